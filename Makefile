@@ -1,0 +1,2 @@
+build:
+	cmake --preset release && cmake --build --preset release

@@ -1,0 +1,1 @@
+// libspeech.so: the C API of src/api, linked whole from the static library.

@@ -1,0 +1,48 @@
+// The families this library knows. A family is added by a folder under src/models and one line in
+// registry.cpp.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "formats/tensor_file.h"
+#include "models/model.h"
+#include "quant/weight_type.h"
+
+namespace speech {
+
+class GgufFile;
+class GgufWriter;
+
+// How a family's layout stores one tensor in the quantized files.
+enum class StorageClass {
+  matrix,  // the file's type; Q8_0 where rows do not fill K blocks, F16 where not even 32
+           // (product 6.5)
+  half,    // F16 in every quantized file
+  full,    // F32 in every file
+};
+
+struct Family {
+  std::string_view architecture;  // general.architecture
+  // Reads and checks all metadata and tensor shapes; no weights. Error(model_file).
+  ModelInfo (*read_info)(const GgufFile& file);
+  std::unique_ptr<Model> (*load)(std::shared_ptr<const GgufFile> file, const LoadParams& params);
+  // Storage class of a tensor of this layout. A family that exists in F32 only has none.
+  StorageClass (*storage)(std::string_view tensor_name) = nullptr;
+  // Converters: whether an official checkpoint is of this family, and writing it as F32 GGUF.
+  bool (*recognizes)(const std::string& source_path, const TensorFile& source) = nullptr;
+  void (*convert)(const std::string& source_path, const TensorFile& source,
+                  GgufWriter& writer) = nullptr;
+};
+
+std::span<const Family> families();
+const Family* find_family(std::string_view architecture);
+
+// Opens a GGUF file of any family. Error(model_file), Error(io).
+ModelInfo read_model_info(const std::string& path);
+std::unique_ptr<Model> load_model(const std::string& path, const LoadParams& params);
+
+}  // namespace speech
