@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -33,7 +34,8 @@ struct OptionWord {
   std::optional<OptionValue> neutral;  // a value that every model accepts, if there is one
 };
 std::span<const OptionWord> option_vocabulary();
-const OptionWord* find_option(std::string_view name);
+const OptionWord* find_option(std::string_view name);  // null if there is none
+const OptionWord* find_option(int id);
 
 // Ids that families refer to; the whole list is in options.cpp.
 namespace option {
@@ -83,7 +85,21 @@ struct ModelInfo {
   std::vector<std::string> languages;
   std::vector<OptionSpec> options;
   uint64_t file_bytes = 0, weight_bytes = 0;
+
+  const OptionSpec* find_option(int id) const;  // null if the model does not take it
 };
+
+// Checks a value for a model: type, range, choices; the one place where this is done. Returns the
+// value to store (a language as the model's own tag), or nothing when the model does not take the
+// option and the value is the neutral one. Error(invalid_argument | unsupported | out_of_range)
+// that names the option.
+std::optional<OptionValue> check_option(const ModelInfo& info, int id, OptionValue value);
+// Error(invalid_argument) for a required option that is not there.
+void check_required(const ModelInfo& info, const Options& options);
+
+// The object of `speech info --json` (product 5.7) as text. `device` and `threads` are those of a
+// loaded model; an empty device leaves both out.
+std::string model_info_json(const ModelInfo& info, const std::string& device = {}, int threads = 0);
 
 // ---- running ----
 

@@ -1,5 +1,5 @@
-// The families this library knows. A family is added by a folder under src/models and one line in
-// registry.cpp.
+// The families this library knows. A family is added by a folder under src/models, whose family.h
+// declares `extern const Family NAME_family;`, and one line in registry.cpp.
 #pragma once
 
 #include <functional>
@@ -36,12 +36,19 @@ struct Family {
   bool (*recognizes)(const std::string& source_path, const TensorFile& source) = nullptr;
   void (*convert)(const std::string& source_path, const TensorFile& source,
                   GgufWriter& writer) = nullptr;
+  // A family that also runs an official checkpoint as it is (a Hugging Face folder): the same two
+  // for a source that recognizes() says yes to.
+  ModelInfo (*read_checkpoint_info)(const std::string& path, const TensorFile& source) = nullptr;
+  std::unique_ptr<Model> (*load_checkpoint)(const std::string& path,
+                                            std::shared_ptr<const TensorFile> source,
+                                            const LoadParams& params) = nullptr;
 };
 
 std::span<const Family> families();
 const Family* find_family(std::string_view architecture);
 
-// Opens a GGUF file of any family. Error(model_file), Error(io).
+// Opens a model of any family: a GGUF file, or a checkpoint that a family runs as it is.
+// Error(model_file), Error(io).
 ModelInfo read_model_info(const std::string& path);
 std::unique_ptr<Model> load_model(const std::string& path, const LoadParams& params);
 
