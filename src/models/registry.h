@@ -16,6 +16,7 @@ namespace speech {
 
 class GgufFile;
 class GgufWriter;
+class OutputFile;
 
 // How a family's layout stores one tensor in the quantized files.
 enum class StorageClass {
@@ -25,6 +26,12 @@ enum class StorageClass {
   full,    // F32 in every file
 };
 
+// What a person may say about a conversion. Families ignore what does not concern them.
+struct ConvertOptions {
+  std::string name;          // general.name; empty: from the source's metadata or its file name
+  bool extra_heads = false;  // keep heads that the published layout leaves out (docs/decisions)
+};
+
 struct Family {
   std::string_view architecture;  // general.architecture
   // Reads and checks all metadata and tensor shapes; no weights. Error(model_file).
@@ -32,10 +39,12 @@ struct Family {
   std::unique_ptr<Model> (*load)(std::shared_ptr<const GgufFile> file, const LoadParams& params);
   // Storage class of a tensor of this layout. A family that exists in F32 only has none.
   StorageClass (*storage)(std::string_view tensor_name) = nullptr;
-  // Converters: whether an official checkpoint is of this family, and writing it as F32 GGUF.
+  // Converters: whether an official checkpoint is of this family, and writing it as F32 GGUF: all
+  // keys and tensors are declared, then writer.begin(out), then the data. The caller calls
+  // writer.finish() and commits.
   bool (*recognizes)(const std::string& source_path, const TensorFile& source) = nullptr;
   void (*convert)(const std::string& source_path, const TensorFile& source,
-                  GgufWriter& writer) = nullptr;
+                  const ConvertOptions& options, GgufWriter& writer, OutputFile& out) = nullptr;
   // A family that also runs an official checkpoint as it is (a Hugging Face folder): the same two
   // for a source that recognizes() says yes to.
   ModelInfo (*read_checkpoint_info)(const std::string& path, const TensorFile& source) = nullptr;
