@@ -1,0 +1,264 @@
+#include "audio/read.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "audio/write.h"
+#include "base/error.h"
+#include "test_data.h"
+
+namespace speech {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+void put(Bytes& to, uint64_t value, int count) {
+  for (int i = 0; i < count; ++i) to.push_back(std::byte(value >> (8 * i)));
+}
+void put(Bytes& to, const char* tag) {
+  for (int i = 0; i < 4; ++i) to.push_back(std::byte(tag[i]));
+}
+template <typename T>
+void put_float(Bytes& to, T value) {
+  std::byte raw[sizeof(T)];
+  std::memcpy(raw, &value, sizeof(T));
+  to.insert(to.end(), raw, raw + sizeof(T));
+}
+
+struct Wav {
+  uint32_t tag = 1, channels = 1, rate = 16000, bits = 16;
+  bool extensible = false;
+  std::optional<uint32_t> data_size = {};  // as the header says; the true one if not set
+  Bytes data = {};
+
+  Bytes file() const {
+    Bytes f;
+    uint32_t format_bytes = extensible ? 40 : 16, block = channels * ((bits + 7) / 8);
+    put(f, "RIFF");
+    put(f, data_size.value_or(static_cast<uint32_t>(data.size())) + 20 + format_bytes, 4);
+    put(f, "WAVE");
+    put(f, "LIST");  // an odd chunk before the format, padded to even
+    put(f, 3, 4);
+    put(f, 0, 4);
+    put(f, "fmt ");
+    put(f, format_bytes, 4);
+    put(f, extensible ? 0xFFFE : tag, 2);
+    put(f, channels, 2);
+    put(f, rate, 4);
+    put(f, rate * block, 4);
+    put(f, block, 2);
+    put(f, bits, 2);
+    if (extensible) {
+      put(f, 22, 2);
+      put(f, bits, 2);
+      put(f, 3, 4);
+      put(f, tag, 2);
+      for (int b : {0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71}) put(f, b, 1);
+    }
+    put(f, "data");
+    put(f, data_size.value_or(static_cast<uint32_t>(data.size())), 4);
+    f.insert(f.end(), data.begin(), data.end());
+    return f;
+  }
+};
+
+AudioFile read(const Bytes& bytes) {
+  return read_audio(MappedFile::from_memory(bytes, "test.wav"));
+}
+
+std::string error_of(const Bytes& bytes, Status status = Status::invalid_argument) {
+  try {
+    read(bytes);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status(), status) << e.what();
+    EXPECT_EQ(e.option(), "audio");
+    return e.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+TEST(ReadAudio, IntegersBecomeExactFractions) {
+  for (bool extensible : {false, true}) {
+    Wav wav{.bits = 8, .extensible = extensible};
+    for (int v : {0, 1, 128, 255}) put(wav.data, v, 1);
+    EXPECT_EQ(read(wav.file()).samples, (std::vector<float>{-1, -127 / 128.f, 0, 127 / 128.f}));
+
+    wav = {.rate = 44100, .bits = 16, .extensible = extensible};
+    for (int v : {-32768, -1, 0, 1, 32767}) put(wav.data, static_cast<uint64_t>(v), 2);
+    AudioFile audio = read(wav.file());
+    EXPECT_EQ(audio.samples,
+              (std::vector<float>{-1, -1 / 32768.f, 0, 1 / 32768.f, 32767 / 32768.f}));
+    EXPECT_EQ(audio.rate, 44100);
+    EXPECT_EQ(audio.channels, 1);
+
+    wav = {.bits = 24, .extensible = extensible};
+    for (int v : {-8388608, -1, 0, 1, 8388607}) put(wav.data, static_cast<uint64_t>(v), 3);
+    EXPECT_EQ(read(wav.file()).samples,
+              (std::vector<float>{-1, -0x1p-23f, 0, 0x1p-23f, 8388607 / 8388608.f}));
+
+    wav = {.bits = 32, .extensible = extensible};
+    for (int64_t v : {INT32_MIN, -1, 0, 1, INT32_MAX}) put(wav.data, static_cast<uint64_t>(v), 4);
+    EXPECT_EQ(read(wav.file()).samples, (std::vector<float>{-1, -0x1p-31f, 0, 0x1p-31f, 1}));
+  }
+}
+
+TEST(ReadAudio, TwentyBitsStandAtTheTopOfThreeBytes) {
+  Wav wav{.bits = 20};
+  put(wav.data, 0x400000, 3);
+  EXPECT_EQ(read(wav.file()).samples, std::vector<float>{0.5f});
+}
+
+TEST(ReadAudio, FloatsAreTakenAsTheyAre) {
+  for (bool extensible : {false, true}) {
+    float inf = std::numeric_limits<float>::infinity();
+    Wav wav{.tag = 3, .bits = 32, .extensible = extensible};
+    for (float v : {-2.5f, 1e-30f, 1e30f, inf}) put_float(wav.data, v);
+    put_float(wav.data, std::nanf(""));
+    AudioFile audio = read(wav.file());
+    ASSERT_EQ(audio.samples.size(), 5u);
+    EXPECT_EQ(std::vector(audio.samples.begin(), audio.samples.end() - 1),
+              (std::vector<float>{-2.5f, 1e-30f, 1e30f, inf}));
+    EXPECT_TRUE(std::isnan(audio.samples[4]));
+
+    wav = {.tag = 3, .bits = 64, .extensible = extensible};
+    for (double v : {0.1, -1.0}) put_float(wav.data, v);
+    EXPECT_EQ(read(wav.file()).samples, (std::vector<float>{0.1f, -1}));
+  }
+}
+
+TEST(ReadAudio, ChannelsAreAveraged) {
+  Wav wav{.channels = 3};
+  for (int v : {3, 6, 9, -32768, -32768, -32768}) put(wav.data, static_cast<uint64_t>(v), 2);
+  AudioFile audio = read(wav.file());
+  EXPECT_EQ(audio.samples, (std::vector<float>{6 / 32768.f, -1}));
+  EXPECT_EQ(audio.channels, 3);
+}
+
+TEST(ReadAudio, SizesThatAPipeLeftUnfilled) {
+  for (uint32_t size : {0xFFFFFFFFu, 0x7FFFFFFFu, 0x7FFFF000u}) {
+    Wav wav{.data_size = size};
+    put(wav.data, 0x4000, 2);
+    put(wav.data, 0xC000, 2);
+    put(wav.data, 0, 1);  // half a sample: the pipe broke here
+    EXPECT_EQ(read(wav.file()).samples, (std::vector<float>{0.5f, -0.5f}));
+  }
+  // What ffmpeg writes to a pipe: 24 bits, two channels of the same 8000 samples.
+  AudioFile piped = read_audio(testing::data_path("audio/speech_24_pipe.wav"));
+  AudioFile plain = read_audio(testing::data_path("audio/speech.wav"));
+  EXPECT_EQ(piped.channels, 2);
+  EXPECT_EQ(piped.samples, plain.samples);
+}
+
+TEST(ReadAudio, DamagedFilesSayWhatIsWrong) {
+  Wav wav;
+  wav.data.resize(100);
+  wav.data_size = 1000;
+  EXPECT_NE(error_of(wav.file()).find("1000 bytes of samples announced, 100 there"),
+            std::string::npos);
+  wav.data_size.reset();
+  Bytes whole = wav.file();
+  for (size_t length = 1; length < whole.size(); ++length) {
+    try {
+      read(Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length)));
+      ADD_FAILURE() << length;
+    } catch (const Error& e) {
+      EXPECT_TRUE(e.status() == Status::invalid_argument || e.status() == Status::unsupported);
+    }
+  }
+  wav.channels = 0;
+  EXPECT_NE(error_of(wav.file()).find("0 channels"), std::string::npos);
+  wav = {.rate = 0};
+  EXPECT_NE(error_of(wav.file()).find("0 Hz"), std::string::npos);
+  wav = {.bits = 40};
+  EXPECT_NE(error_of(wav.file(), Status::unsupported).find("40 bits"), std::string::npos);
+  EXPECT_NE(error_of({}).find("is empty"), std::string::npos);
+  Bytes text(100, std::byte('x'));
+  EXPECT_NE(error_of(text, Status::unsupported).find("ffmpeg -i test.wav OUT.wav"),
+            std::string::npos);
+  EXPECT_THROW(read_audio(testing::data_path("audio/no such file.wav")), Error);
+  EXPECT_THROW(read_audio(testing::data_path("audio")), Error);
+}
+
+TEST(ReadAudio, LosslessFormatsGiveTheSameSamples) {
+  AudioFile plain = read_audio(testing::data_path("audio/speech.wav"));
+  ASSERT_EQ(plain.samples.size(), 8000u);
+  for (const char* name : {"speech.flac", "speech.aiff"}) {
+    AudioFile audio = read_audio(testing::data_path(std::string("audio/") + name));
+    EXPECT_EQ(audio.rate, 16000) << name;
+    EXPECT_EQ(audio.samples, plain.samples) << name;
+  }
+}
+
+// Lossy codecs: the signal is recognizably the same, found at the delay that fits best.
+TEST(ReadAudio, LossyFormatsGiveTheSameSound) {
+  AudioFile plain = read_audio(testing::data_path("audio/speech.wav"));
+  for (const char* name : {"speech.mp3", "speech.ogg", "speech.opus", "speech_mulaw.wav",
+                           "speech.m4a", "speech.webm"}) {
+    AudioFile audio;
+    try {
+      audio = read_audio(testing::data_path(std::string("audio/") + name));
+    } catch (const Error& e) {  // a build without libav
+      EXPECT_NE(std::string(e.what()).find("convert it with"), std::string::npos) << e.what();
+      continue;
+    }
+    ASSERT_TRUE(audio.rate == 16000 || audio.rate == 48000) << name;
+    size_t step = static_cast<size_t>(audio.rate) / 16000;
+    double best = 0;
+    for (size_t delay = 0; delay < 2000 * step; ++delay) {
+      double xy = 0, xx = 0, yy = 0;
+      for (size_t i = 0; i < 6000 && i * step + delay < audio.samples.size(); ++i) {
+        double x = plain.samples[i], y = audio.samples[i * step + delay];
+        xy += x * y;
+        xx += x * x;
+        yy += y * y;
+      }
+      if (yy > 0) best = std::max(best, xy / std::sqrt(xx * yy));
+    }
+    EXPECT_GT(best, 0.9) << name;
+    double seconds = static_cast<double>(audio.samples.size()) / audio.rate;
+    EXPECT_GE(seconds, 0.4) << name;
+    EXPECT_LE(seconds, 0.7) << name;
+  }
+}
+
+TEST(ReadAudio, BlocksAndTheWholeAreTheSame) {
+  for (const char* name : {"speech.wav", "speech.flac", "speech.ogg", "speech.m4a"}) {
+    std::string path = testing::data_path(std::string("audio/") + name);
+    std::unique_ptr<AudioReader> reader;
+    try {
+      reader = AudioReader::open(path);
+    } catch (const Error&) {
+      continue;  // a build without libav
+    }
+    std::vector<float> joined, block(333);
+    for (size_t got = block.size(); got == block.size();) {
+      got = reader->read(block);
+      joined.insert(joined.end(), block.begin(), block.begin() + static_cast<std::ptrdiff_t>(got));
+    }
+    EXPECT_EQ(reader->read(block), 0u);
+    EXPECT_EQ(joined, read_audio(path).samples) << name;
+  }
+}
+
+TEST(WriteWav, RoundsAndClamps) {
+  std::string path = (std::filesystem::temp_directory_path() / "speech-write-test.wav").string();
+  std::vector<float> samples = {0,           0.5f, -1, 1, 1.5f, -7, 0.5f / 32768, -0.5f / 32768,
+                                0.4f / 32768};
+  write_wav(path, samples, 8000);
+  AudioFile audio = read_audio(path);
+  EXPECT_EQ(audio.rate, 8000);
+  EXPECT_EQ(audio.samples, (std::vector<float>{0, 0.5f, -1, 32767 / 32768.f, 32767 / 32768.f, -1,
+                                               0x1p-15f, -0x1p-15f, 0}));
+  samples = {std::nanf("")};
+  EXPECT_THROW(write_wav(path, samples, 8000), Error);
+  EXPECT_EQ(read_audio(path).samples.size(), 9u);  // the older file stays
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace speech
