@@ -15,13 +15,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "compute/activation.h"
 #include "compute/tensor.h"
 #include "compute/workspace.h"
 
 namespace speech {
-
-enum class Activation : uint8_t { none, relu, silu, gelu, gelu_tanh, sigmoid, tanh };
 
 // What happens to y = x W^T before it is stored, in this order:
 //   y += bias;  y = activation(y);  y *= multiply;  y = y * scale;  y += add
@@ -40,7 +40,17 @@ struct AttentionMask {
   int64_t query_offset = 0;
   int64_t window_left = -1;   // keys further back than this many positions are hidden; -1: no limit
   int64_t window_right = -1;  // the same ahead
-  int64_t global_keys = 0;    // the first keys are seen by every query, and as queries see all keys
+  // The first keys are seen by every query, and the rows at those positions see all keys. Not
+  // together with `causal`.
+  int64_t global_keys = 0;
+};
+
+// One sequence of a batch: its next `rows` rows of q attend to its own cache. Strided views of a
+// cache ([s, kv_heads, d], rows at any distance) serve as k and v.
+struct AttentionSequence {
+  int64_t rows = 0;
+  Tensor k, v;
+  int64_t query_offset = 0;  // position of the first of its rows
 };
 
 class Backend {
@@ -57,6 +67,8 @@ class Backend {
   virtual void read(const Tensor& x, std::span<float> values) = 0;
   virtual void fill(const Tensor& out, float value) = 0;
   virtual void copy(const Tensor& out, const Tensor& x) = 0;  // same shape, any strides
+  // out[..., b, a] = x[..., a, b]: the last two axes exchanged in memory.
+  virtual void transpose(const Tensor& out, const Tensor& x) = 0;
 
   // ---- products ----
   // out[n, m] = epilogue(x[n, k] * w[m, k]^T). x may have any row stride (overlapping windows).
@@ -70,11 +82,19 @@ class Backend {
   // (query head j reads kv head j / (heads / kv_heads)); softmax(scale * q k^T + mask) v.
   virtual void attention(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
                          float scale, const AttentionMask& mask) = 0;
+  // The same for several sequences at once (decoding steps of a server, prompts of several
+  // lengths): the rows of q and out are those of the sequences one after another. Each row gets the
+  // bytes that `attention` would give it. mask.query_offset is ignored in favour of the sequences'.
+  virtual void attention_batch(const Tensor& out, const Tensor& q,
+                               std::span<const AttentionSequence> sequences, float scale,
+                               const AttentionMask& mask) = 0;
   // Relative positions as in Transformer-XL (Dai et al. 2019, arXiv:1901.02860): score(i, j) =
   // scale * ((q_i + u) k_j + (q_i + v_bias) p_(i-j)); p[2 s - 1, heads, d] holds positions s-1 down
-  // to
-  // -(s-1) (row r is distance s-1-r); with a window only distances within it are read, and p may
-  // hold just [left + right + 1] rows from `left` down to -right. u, v_bias [heads, d].
+  // to -(s-1) (row r is distance s-1-r); with a window only distances within it are read, and p may
+  // hold just [left + right + 1] rows from `left` down to -right. u, v_bias [heads, d]; as many kv
+  // heads as heads. Global keys as NeMo's local attention has them: scale * q_i k_g without biases
+  // and position joins the softmax beside the window (so a global key inside the window counts
+  // twice), and row g is softmax_j(scale * q_g k_j) v over all keys.
   virtual void relative_attention(const Tensor& out, const Tensor& q, const Tensor& k,
                                   const Tensor& v, const Tensor& p, const Tensor& u,
                                   const Tensor& v_bias, float scale, const AttentionMask& mask) = 0;
@@ -84,11 +104,13 @@ class Backend {
                     std::span<const float> inverse_frequency, float magnitude = 1.0f) = 0;
 
   // ---- rows ----
+  // Over the last axis, in place; an empty weight or bias is left out. Views with a head axis
+  // serve: x[n, heads, d] with weight [d].
   virtual void rms_norm(const Tensor& out, const Tensor& x, const Tensor& weight, float eps) = 0;
   virtual void layer_norm(const Tensor& out, const Tensor& x, const Tensor& weight,
-                          const Tensor& bias, float eps) = 0;        // in place
-  virtual void softmax(const Tensor& out, const Tensor& x) = 0;      // in place
-  virtual void log_softmax(const Tensor& out, const Tensor& x) = 0;  // in place
+                          const Tensor& bias, float eps) = 0;
+  virtual void softmax(const Tensor& out, const Tensor& x) = 0;
+  virtual void log_softmax(const Tensor& out, const Tensor& x) = 0;
 
   // ---- elementwise (in place) ----
   virtual void activate(const Tensor& out, const Tensor& x, Activation activation) = 0;
@@ -102,10 +124,12 @@ class Backend {
 
   // ---- convolutions, time first: x[t, channels] ----
   // out[t', co] = act(bias + sum x[t * stride + tap - pad_left, ci] * w[co, ci, tap]); rows outside
-  // x are zero. w is stored [co, ci * taps] as PyTorch lays out Conv1d.
+  // x are zero. w is stored [co, ci * taps] as PyTorch lays out Conv1d. bias may be empty (in every
+  // convolution).
   virtual void conv1d(const Tensor& out, const Tensor& x, const Weight& w, const Tensor& bias,
                       int taps, int stride, int pad_left, Activation activation) = 0;
-  // Depthwise over time: out[t, c] = act(bias[c] + sum_tap x[t + tap - pad_left, c] * w[c, tap]).
+  // Depthwise over time, w[c, taps]: out[t, c] = act(bias[c] + sum_tap x[t + tap - pad_left, c] *
+  // w[c, tap]).
   virtual void depthwise_conv1d(const Tensor& out, const Tensor& x, const Tensor& w,
                                 const Tensor& bias, int pad_left, Activation activation) = 0;
   // 3x3 (or any odd) over [h, w, channels], padding pad on each side, stride in both axes.
@@ -128,6 +152,16 @@ class Backend {
   // Memory a backend keeps for panels and packed activations, in bytes.
   virtual size_t scratch_bytes() const = 0;
 };
+
+// What the CPU backend runs on and why, for people: processor, the instruction sets it has, the one
+// chosen with the reason, threads. Error(device) as make_cpu_backend.
+struct CpuReport {
+  std::string processor;               // "Intel(R) Xeon(R) Processor"
+  std::vector<std::string> available;  // "scalar", "avx2", ...
+  std::string chosen, reason;
+  int default_threads = 1;
+};
+CpuReport cpu_report();
 
 // The CPU backend. `threads` >= 1; 0 means default_threads(). The instruction set is the best one
 // the machine runs, or what SPEECH_CPU names (scalar, avx2, avx512); an unknown or missing one is

@@ -1,0 +1,120 @@
+#include "compute/cpu/isa.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "base/error.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace speech::cpu {
+namespace {
+
+constexpr Isa kAll[] = {Isa::scalar, Isa::avx2, Isa::avx512};
+
+#if defined(__x86_64__)
+struct Features {
+  bool avx2 = false, avx512 = false;
+};
+
+Features detect() {
+  Features f;
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return f;
+  bool fma = c & (1u << 12), osxsave = c & (1u << 27), avx = c & (1u << 28), f16c = c & (1u << 29);
+  if (!osxsave || !avx) return f;
+  unsigned low, high;  // XCR0: the registers that the system saves
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((low & 0x6) != 0x6) return f;  // xmm, ymm
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return f;
+  auto ebx = [&](int bit) { return (b >> bit & 1) != 0; };
+  f.avx2 = fma && f16c && ebx(5) && ebx(8);                                         // AVX2, BMI2
+  bool vector512 = ebx(16) && ebx(17) && ebx(30) && ebx(31);                        // F, DQ, BW, VL
+  f.avx512 = f.avx2 && vector512 && (c & (1u << 11)) != 0 && (low & 0xe0) == 0xe0;  // VNNI, zmm
+  return f;
+}
+
+const Features& features() {
+  static const Features f = detect();
+  return f;
+}
+#endif
+
+}  // namespace
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::scalar:
+      return "scalar";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::avx512:
+      return "avx512";
+  }
+  return "scalar";
+}
+
+bool machine_runs(Isa isa) {
+  if (isa == Isa::scalar) return true;
+#if defined(__x86_64__)
+  return isa == Isa::avx2 ? features().avx2 : features().avx512;
+#else
+  return false;
+#endif
+}
+
+std::vector<Isa> runnable_isas() {
+  std::vector<Isa> isas;
+  for (Isa isa : kAll) {
+    if (machine_runs(isa)) isas.push_back(isa);
+  }
+  return isas;
+}
+
+IsaChoice choose_isa() {
+  std::vector<Isa> runnable = runnable_isas();
+  const char* forced = std::getenv("SPEECH_CPU");
+  if (!forced || !*forced) {
+    return {runnable.back(), runnable.back() == Isa::scalar
+                                 ? "this processor (or system) runs none of the faster sets"
+                                 : "the best that this processor and system run"};
+  }
+  for (Isa isa : kAll) {
+    if (std::string_view(forced) != isa_name(isa)) continue;
+    if (!machine_runs(isa)) {
+      fail_option(Status::device, "SPEECH_CPU",
+                  "SPEECH_CPU={}: this processor (or system) does not run it; the best it runs is "
+                  "{}",
+                  forced, isa_name(runnable.back()));
+    }
+    return {isa, fmt::format("SPEECH_CPU={}", forced)};
+  }
+  fail_option(Status::device, "SPEECH_CPU",
+              "SPEECH_CPU={} is unknown; expected scalar, avx2 or avx512, or no value for the best",
+              forced);
+}
+
+std::string processor_name() {
+#if defined(__x86_64__)
+  unsigned regs[12];
+  unsigned a, b, c, d;
+  if (__get_cpuid(0x80000000u, &a, &b, &c, &d) && a >= 0x80000004u) {
+    for (unsigned i = 0; i < 3; ++i) {
+      __get_cpuid(0x80000002u + i, &regs[4 * i], &regs[4 * i + 1], &regs[4 * i + 2],
+                  &regs[4 * i + 3]);
+    }
+    char text[sizeof(regs) + 1] = {};
+    std::memcpy(text, regs, sizeof(regs));
+    std::string_view name(text);
+    while (!name.empty() && name.front() == ' ') name.remove_prefix(1);
+    while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
+    if (!name.empty()) return std::string(name);
+  }
+#endif
+  return "unknown processor";
+}
+
+}  // namespace speech::cpu

@@ -1,0 +1,15 @@
+// The instruction sets, apart from isa.h so that kernels need no inline code of the library.
+#pragma once
+
+#include <cstdint>
+
+namespace speech::cpu {
+
+// Ordered: each includes what stands before it.
+enum class Isa : uint8_t {
+  scalar,  // the reference: what the compiler's baseline allows
+  avx2,    // AVX2 + FMA + F16C + BMI2
+  avx512,  // the above + AVX-512 F, BW, DQ, VL, VNNI
+};
+
+}  // namespace speech::cpu

@@ -1,0 +1,109 @@
+#include "compute/workspace.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace speech {
+namespace {
+
+constexpr size_t kAlign = 64;
+constexpr size_t kFirstBlock = size_t{1} << 20;
+constexpr size_t kHugePage = size_t{1} << 21;
+
+std::byte* allocate(size_t size) {
+  size_t align = size >= kHugePage ? kHugePage : kAlign;
+  void* data = std::aligned_alloc(align, (size + align - 1) / align * align);
+  if (!data) fail(Status::out_of_memory, "no memory for {} bytes of activations", size);
+#ifdef MADV_HUGEPAGE
+  if (align == kHugePage) madvise(data, size, MADV_HUGEPAGE);  // a hint: failure changes nothing
+#endif
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+Workspace::~Workspace() {
+  shrink();
+}
+
+Tensor Workspace::tensor(std::initializer_list<int64_t> shape) {
+  int64_t size = 1;
+  for (int64_t dim : shape) {
+    if (dim < 0 || __builtin_mul_overflow(size, dim, &size) || size > (int64_t{1} << 58)) {
+      fail(Status::out_of_memory, "a tensor with an axis of {} values does not fit in memory", dim);
+    }
+  }
+  return TensorAccess::make(reinterpret_cast<float*>(bytes(size * sizeof(float))), shape);
+}
+
+std::byte* Workspace::bytes(size_t size) {
+  if (size > (size_t{1} << 60)) fail(Status::out_of_memory, "no memory for {} bytes", size);
+  size = std::max(kAlign, (size + kAlign - 1) / kAlign * kAlign);
+  while (current_ < blocks_.size() && blocks_[current_].size - blocks_[current_].used < size) {
+    // Nothing above the current block is in use: an unused one that is too small is replaced.
+    if (current_ + 1 < blocks_.size() && blocks_[current_ + 1].size < size) {
+      std::free(blocks_[current_ + 1].data);
+      blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(current_) + 1);
+      continue;
+    }
+    ++current_;
+  }
+  if (current_ == blocks_.size()) {
+    size_t total = 0;
+    for (const Block& block : blocks_) total += block.size;
+    size_t block_size = std::max({size, kFirstBlock, total / 2});
+    blocks_.reserve(blocks_.size() + 1);
+    blocks_.push_back({allocate(block_size), block_size, 0});
+  }
+  Block& block = blocks_[current_];
+  std::byte* data = block.data + block.used;
+  block.used += size;
+  high_water_ = std::max(high_water_, in_use());
+  return data;
+}
+
+size_t Workspace::in_use() const {
+  size_t used = 0;
+  for (const Block& block : blocks_) used += block.used;
+  return used;
+}
+
+void Workspace::reset() {
+  size_t total = 0;
+  for (Block& block : blocks_) {
+    total += block.size;
+    block.used = 0;
+  }
+  current_ = 0;
+  if (blocks_.size() > 1) {
+    shrink();
+    blocks_.push_back({allocate(std::min(total, std::max(high_water_, kFirstBlock))),
+                       std::min(total, std::max(high_water_, kFirstBlock)), 0});
+  }
+}
+
+void Workspace::shrink() {
+  for (Block& block : blocks_) std::free(block.data);
+  blocks_.clear();
+  current_ = 0;
+}
+
+Workspace::Scope::Scope(Workspace& workspace)
+    : workspace_(workspace),
+      block_(workspace.current_),
+      used_(workspace.current_ < workspace.blocks_.size()
+                ? workspace.blocks_[workspace.current_].used
+                : 0) {}
+
+Workspace::Scope::~Scope() {
+  for (size_t i = block_; i < workspace_.blocks_.size(); ++i) {
+    workspace_.blocks_[i].used = i == block_ ? used_ : 0;
+  }
+  workspace_.current_ = block_;
+}
+
+}  // namespace speech
