@@ -1,19 +1,17 @@
 #include "compute/cpu/decode.h"
 
-#include <cstring>
-
-#include "base/error.h"
+#include "quant/codec.h"
 
 namespace speech::cpu {
 
 void decode_weight_row(const Weight& w, int64_t row, float* out) {
   const std::byte* data = w.data + row * w.row_bytes;
-  switch (w.type) {
-    case WeightType::f32:
-      std::memcpy(out, data, w.cols * sizeof(float));
-      return;
-    default:
-      fail(Status::internal, "weight type {} has no decoder yet", static_cast<int>(w.type));
+  if (w.type == WeightType::affine) {
+    int64_t scale_row = w.cols / w.affine.group * (w.affine.scale_type == WeightType::f32 ? 4 : 2);
+    decode_affine_row(w.affine, data, w.scales + row * scale_row, w.biases + row * scale_row, out,
+                      w.cols);
+  } else {
+    decode_row(w.type, data, out, w.cols);
   }
 }
 
