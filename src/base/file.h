@@ -45,6 +45,7 @@ class MappedFile {
 // called) the partial file is removed and an older `path` stays as it was.
 class OutputFile {
  public:
+  OutputFile() = default;  // no file: for a pass that ends before it writes
   explicit OutputFile(std::string path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

@@ -551,7 +551,8 @@ void GgufWriter::add_tensor(std::string_view name, std::span<const int64_t> shap
     fail(Status::internal, "tensor {} of shape [{}] cannot be stored as {}", name,
          fmt::join(shape, ", "), type.name);
   }
-  tensors_.push_back({std::string(name), {shape.begin(), shape.end()}, type.number, *bytes});
+  tensors_.push_back({std::string(name), {shape.begin(), shape.end()}, &type, *bytes});
+  total_ += *bytes;
 }
 
 std::string GgufWriter::header() const {
@@ -569,7 +570,7 @@ std::string GgufWriter::header() const {
     for (size_t axis = tensor.shape.size(); axis-- > 0;) {
       text += bytes_of(static_cast<uint64_t>(tensor.shape[axis]));
     }
-    text += bytes_of(tensor.type);
+    text += bytes_of(tensor.type->number);
     text += bytes_of(offset);
     offset += align_up(tensor.bytes, alignment_);
   }
@@ -585,6 +586,7 @@ uint64_t GgufWriter::file_size() const {
 
 void GgufWriter::begin(OutputFile& out) {
   if (out_ || out.size() != 0) fail(Status::internal, "GgufWriter::begin on a file in use");
+  if (progress_) progress_(0);
   out.write(header());
   out_ = &out;
   end_full_tensors();
@@ -607,7 +609,9 @@ void GgufWriter::write(std::span<const std::byte> bytes) {
   }
   out_->write(bytes);
   written_ += bytes.size();
+  total_written_ += bytes.size();
   end_full_tensors();
+  if (progress_) progress_(static_cast<double>(total_written_) / static_cast<double>(total_));
 }
 
 void GgufWriter::finish() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -126,6 +127,13 @@ class GgufFile : public TensorFile {
 // the tensors' bytes in the order they were declared, then finish(). Misuse is Error(internal).
 class GgufWriter {
  public:
+  struct Tensor {
+    std::string name;
+    std::vector<int64_t> shape;
+    const GgmlType* type;
+    uint64_t bytes;
+  };
+
   void add_string(std::string_view key, std::string_view value);
   void add_u8(std::string_view key, uint8_t value);
   void add_u32(std::string_view key, uint32_t value);
@@ -148,7 +156,11 @@ class GgufWriter {
   void add_tensor(std::string_view name, std::span<const int64_t> shape, const GgmlType& type);
 
   uint64_t file_size() const;  // of the finished file
-  uint64_t tensor_bytes(size_t tensor) const { return tensors_[tensor].bytes; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+
+  // Called by begin() before anything is written, and after every write() with the share of the
+  // tensors' bytes that is done, 0..1. What it throws ends the writing.
+  void set_progress(std::function<void(double done)> progress) { progress_ = std::move(progress); }
 
   // Writes everything before the data.
   void begin(OutputFile& out);
@@ -158,13 +170,6 @@ class GgufWriter {
   void finish();
 
  private:
-  struct Tensor {
-    std::string name;
-    std::vector<int64_t> shape;
-    uint32_t type;
-    uint64_t bytes;
-  };
-
   // Appends a pair; `value` holds its bytes as they go into the file.
   void add(std::string_view key, GgufType type, std::string_view value);
   template <typename T>
@@ -180,7 +185,9 @@ class GgufWriter {
   uint32_t alignment_ = 32;
   OutputFile* out_ = nullptr;
   size_t current_ = 0;
-  uint64_t written_ = 0;
+  uint64_t written_ = 0;  // of the current tensor
+  uint64_t total_ = 0, total_written_ = 0;
+  std::function<void(double)> progress_;
 };
 
 }  // namespace speech

@@ -51,6 +51,8 @@ struct Family {
   std::unique_ptr<Model> (*load_checkpoint)(const std::string& path,
                                             std::shared_ptr<const TensorFile> source,
                                             const LoadParams& params) = nullptr;
+  // The first release of the published program that reads Q8_0 in this layout (product 6.3).
+  std::string_view requires_for_q8_0 = "0.7.0";
 };
 
 std::span<const Family> families();
