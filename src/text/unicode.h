@@ -1,0 +1,19 @@
+// Character classes and normalization as the official tokenizers (tokenizers 0.22) have them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace speech {
+
+enum class CharClass : uint8_t { other, letter, number, space };
+
+// \p{L}, \p{N}, \s (disjoint) by Unicode 16, everything else `other`.
+CharClass char_class(uint32_t code_point);
+
+// Unicode NFC of valid UTF-8 by the tables of the official normalizer, which are older than the
+// classes: later characters are left as they are.
+std::string nfc(std::string_view text);
+
+}  // namespace speech
