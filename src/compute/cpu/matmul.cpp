@@ -1,14 +1,277 @@
 #include "compute/cpu/matmul.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "compute/cpu/decode.h"
 #include "compute/cpu/kernels.h"
+#include "compute/cpu/matmul_kernels.h"
 
 namespace speech::cpu {
 namespace {
 
-// Sixteen running sums, added in a fixed order.
+// Rows of x that share one unpacking of a panel and whose f32 sums wait in the second-level cache.
+constexpr int64_t kChunkRows = 384;
+
+// Sums of one group must stay inside int32 whatever the codes and activations are:
+constexpr bool sums_fit(IntFormat format, int64_t largest_code) {
+  return format.group * largest_code * format.x_max <= INT32_MAX;
+}
+// 127 * 257: the largest that is also two signed bytes, 256 * high + low.
+constexpr int kMax = 32639;
+constexpr IntFormat kQ8{32, 0, kMax};   // int8
+constexpr IntFormat kQ6{32, 0, 16383};  // (q - 32) * scale: 32 * 128
+constexpr IntFormat kQ5{32, 32, kMax};  // q * scale: 31 * 63
+constexpr IntFormat kQ4{64, 32, kMax};  // q * scale: 15 * 63
+static_assert(sums_fit(kQ8, 128) && sums_fit(kQ6, 4096) && sums_fit(kQ5, 1953) &&
+              sums_fit(kQ4, 945) && sums_fit(IntFormat{128, 128, kMax}, 255));
+
+bool is_float(WeightType type) {
+  return type == WeightType::f32 || type == WeightType::f16 || type == WeightType::bf16;
+}
+
+IntFormat int_format(const Weight& w) {
+  switch (w.type) {
+    case WeightType::q8_0:
+      return kQ8;
+    case WeightType::q6_k:
+      return kQ6;
+    case WeightType::q5_k:
+      return kQ5;
+    case WeightType::q4_k:
+      return kQ4;
+    default:
+      return {w.affine.group, w.affine.group, kMax};
+  }
+}
+
+const uint8_t* bytes(const std::byte* p) {
+  return reinterpret_cast<const uint8_t*>(p);
+}
+
+PackedRows packed_rows(const Weight& w) {
+  PackedRows p = {};
+  p.type = w.type;
+  p.data = bytes(w.data);
+  p.row_bytes = w.row_bytes;
+  p.rows = w.rows;
+  p.cols = w.cols;
+  if (w.type == WeightType::affine) {
+    p.scales = bytes(w.scales);
+    p.biases = bytes(w.biases);
+    p.bits = w.affine.bits;
+    p.group = w.affine.group;
+    p.scale_type = w.affine.scale_type;
+    p.scale_row_bytes = w.cols / p.group * (p.scale_type == WeightType::f32 ? 4 : 2);
+  }
+  return p;
+}
+
+// Hands out 64-byte aligned pieces of a buffer; without one it only counts.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* data) : data_(data) {}
+  template <typename T>
+  T* take(int64_t count) {
+    std::byte* at = data_ ? data_ + used_ : nullptr;
+    used_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(at);
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* data_;
+  size_t used_ = 0;
+};
+
+// One call: rows of x in chunks, each chunk packed once and then multiplied panel by panel.
+class Product {
+ public:
+  Product(const MatmulArgs& args, const MatmulKernels& table, ThreadPool& pool, Scratch& scratch)
+      : args_(args),
+        table_(table),
+        pool_(pool),
+        scratch_(scratch),
+        w_(packed_rows(args.w)),
+        float_(is_float(args.w.type)),
+        format_(float_ ? IntFormat{1, 0, 0} : int_format(args.w)),
+        unit_(float_ ? kFloatColumns : kUnitColumns),
+        units_((args.w.cols + unit_ - 1) / unit_),
+        sums_(format_.bias_group ? kUnitColumns / format_.bias_group : 0),
+        most_(std::min(args.n, kChunkRows)) {}
+
+  void run() {
+    scratch_.reserve_shared(shared(nullptr));
+    for (int64_t first = 0; first < args_.n; first += most_) {
+      first_ = first;
+      count_ = std::min(most_, args_.n - first);
+      pack();
+      multiply();
+    }
+  }
+
+ private:
+  size_t shared(std::byte* data) {
+    Pieces pieces(data);
+    if (float_) {
+      x_float_ = pieces.take<float>(units_ * most_ * unit_);
+    } else {
+      x_ = pieces.take<int16_t>(units_ * most_ * unit_);
+      x_scales_ = pieces.take<float>(units_ * most_ * kScales);
+      x_sums_ = pieces.take<float>(units_ * most_ * sums_);
+    }
+    odd_ = pieces.take<uint8_t>(most_);
+    return pieces.used();
+  }
+
+  struct PerThread {
+    IntPanel panel = {};
+    float* float_panel = nullptr;
+    float* acc = nullptr;
+    float* row = nullptr;
+  };
+  size_t per_thread(std::byte* data, PerThread& out) const {
+    Pieces pieces(data);
+    int64_t rows = table_.panel_rows;
+    if (float_) {
+      out.float_panel = pieces.take<float>(unit_ * rows);
+    } else {
+      out.panel.values = pieces.take<int16_t>(unit_ * rows);
+      out.panel.scales = pieces.take<float>(unit_ / format_.group * rows);
+      out.panel.biases = pieces.take<float>(sums_ * rows);
+    }
+    out.acc = pieces.take<float>(most_ * rows);
+    if (any_odd_) out.row = pieces.take<float>(args_.w.cols);
+    return pieces.used();
+  }
+
+  // Packs rows [first_, first_ + count_) of x: unit after unit, all rows of a unit together.
+  void pack() {
+    shared(scratch_.shared());
+    int64_t per_tile = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, args_.w.cols));
+    pool_.run((count_ + per_tile - 1) / per_tile, [&](int64_t tile, int) {
+      int64_t end = std::min(count_, (tile + 1) * per_tile);
+      for (int64_t r = tile * per_tile; r < end; ++r) pack_row(r);
+    });
+    any_odd_ = std::any_of(odd_, odd_ + count_, [](uint8_t odd) { return odd != 0; });
+  }
+
+  void pack_row(int64_t r) {
+    const float* x = args_.x + (first_ + r) * args_.x_stride;
+    bool finite = true;
+    for (int64_t u = 0; u < units_; ++u) {
+      int64_t at = u * most_ + r;
+      int columns = columns_of(u);
+      if (float_) {
+        std::memcpy(x_float_ + at * unit_, x + u * unit_, sizeof(float) * columns);
+      } else {
+        finite &= table_.quantize(x + u * unit_, columns, format_, x_ + at * unit_,
+                                  x_scales_ + at * kScales, x_sums_ + at * sums_);
+      }
+    }
+    odd_[r] = !finite;
+  }
+
+  int columns_of(int64_t unit) const {
+    return static_cast<int>(std::min<int64_t>(unit_, args_.w.cols - unit * unit_));
+  }
+
+  void multiply() {
+    PerThread sizes;
+    scratch_.reserve_threads(per_thread(nullptr, sizes));
+    // Few panels and many rows: rows are shared out too, at the price of unpacking once more.
+    int64_t panels = (args_.w.rows + table_.panel_rows - 1) / table_.panel_rows;
+    int64_t parts = 1;
+    while (panels * parts < 4 * pool_.threads() && count_ / parts >= 96) parts *= 2;
+    int64_t rows = (count_ + parts - 1) / parts;
+    pool_.run(panels * parts, [&](int64_t tile, int thread) {
+      int64_t begin = tile % parts * rows;
+      multiply_panel(tile / parts * table_.panel_rows, begin, std::min(count_, begin + rows),
+                     thread);
+    });
+  }
+
+  // Rows [begin, end) of the chunk with the panel that begins at weight row `row`.
+  void multiply_panel(int64_t row, int64_t begin, int64_t end, int thread) {
+    if (begin >= end) return;
+    PerThread mine;
+    per_thread(scratch_.thread(thread), mine);
+    int64_t panel_rows = table_.panel_rows;
+    std::memset(mine.acc, 0, sizeof(float) * (end - begin) * panel_rows);
+    for (int64_t u = 0; u < units_; ++u) {
+      int64_t at = u * most_ + begin;
+      int columns = columns_of(u);
+      if (float_) {
+        table_.unpack_float(w_, row, u * unit_, columns, mine.float_panel);
+        table_.multiply_float({mine.float_panel, columns, x_float_ + at * unit_, mine.acc,
+                               static_cast<int>(end - begin)});
+      } else {
+        table_.unpack(w_, format_, row, u * unit_, columns, mine.panel);
+        table_.multiply({mine.panel, format_, columns, x_ + at * unit_, x_scales_ + at * kScales,
+                         x_sums_ + at * sums_, mine.acc, static_cast<int>(end - begin)});
+      }
+    }
+    int64_t columns = std::min(panel_rows, args_.w.rows - row);
+    if (any_odd_) multiply_odd(row, columns, begin, end, mine);
+    finish(row, columns, begin, end, mine.acc);
+  }
+
+  // Rows with NaN or infinity, from the decoded weights, so that they spread as in floating point.
+  void multiply_odd(int64_t row, int64_t columns, int64_t begin, int64_t end, PerThread& mine) {
+    for (int64_t c = 0; c < columns; ++c) {
+      decode_weight_row(args_.w, row + c, mine.row);
+      for (int64_t r = begin; r < end; ++r) {
+        if (!odd_[r]) continue;
+        const float* x = args_.x + (first_ + r) * args_.x_stride;
+        double sum = 0;
+        for (int64_t k = 0; k < args_.w.cols; ++k) sum += static_cast<double>(mine.row[k]) * x[k];
+        mine.acc[(r - begin) * table_.panel_rows + c] = static_cast<float>(sum);
+      }
+    }
+  }
+
+  void finish(int64_t row, int64_t columns, int64_t begin, int64_t end, const float* acc) {
+    const Kernels& elementwise = kernels(args_.isa);
+    bool plain = !args_.bias && !args_.multiply && !args_.add && args_.scale == 1.0f &&
+                 args_.activation == Activation::none;
+    for (int64_t r = begin; r < end; ++r, acc += table_.panel_rows) {
+      int64_t i = first_ + r;
+      float* out = args_.out + i * args_.out_stride + row;
+      if (plain) {
+        std::memcpy(out, acc, sizeof(float) * columns);
+        continue;
+      }
+      EpilogueRow e = {args_.bias ? args_.bias + row : nullptr,
+                       args_.multiply ? args_.multiply + i * args_.multiply_stride + row : nullptr,
+                       args_.add ? args_.add + i * args_.add_stride + row : nullptr,
+                       args_.activation, args_.scale};
+      elementwise.epilogue(out, acc, e, columns);
+    }
+  }
+
+  static constexpr int64_t kScales = kUnitColumns / kScaleColumns;
+
+  const MatmulArgs& args_;
+  const MatmulKernels& table_;
+  ThreadPool& pool_;
+  Scratch& scratch_;
+  PackedRows w_;
+  bool float_;
+  IntFormat format_;
+  int64_t unit_, units_;  // columns of a unit; units of a row
+  int64_t sums_;          // sums of activations per row and unit
+  int64_t most_;          // rows of a chunk
+
+  int64_t first_ = 0, count_ = 0;  // the chunk at hand
+  float* x_float_ = nullptr;       // [units_, most_, unit_]
+  int16_t* x_ = nullptr;           // [units_, most_, unit_]
+  float* x_scales_ = nullptr;      // [units_, most_, kScales]
+  float* x_sums_ = nullptr;        // [units_, most_, sums_]
+  uint8_t* odd_ = nullptr;         // [most_]: rows with NaN or infinity
+  bool any_odd_ = false;
+};
+
+// The reference: decoded weights, sixteen running sums, added in a fixed order.
 float dot(const float* a, const float* b, int64_t n) {
   float sum[16] = {};
   int64_t i = 0;
@@ -22,9 +285,7 @@ float dot(const float* a, const float* b, int64_t n) {
   return sum[0];
 }
 
-}  // namespace
-
-void matmul(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
+void matmul_scalar(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
   constexpr int64_t kRows = 16;  // of w per tile
   const Weight& w = args.w;
   scratch.reserve_threads(sizeof(float) * kRows * w.cols);
@@ -45,6 +306,20 @@ void matmul(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
       table.epilogue(args.out + i * args.out_stride + first, y, row, count);
     }
   });
+}
+
+}  // namespace
+
+void matmul(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
+  if (args.n == 0 || args.w.rows == 0) return;
+#if defined(__x86_64__)
+  if (args.isa != Isa::scalar) {
+    const MatmulKernels& table = args.isa == Isa::avx2 ? kAvx2Matmul : kAvx512Matmul;
+    Product(args, table, pool, scratch).run();
+    return;
+  }
+#endif
+  matmul_scalar(args, pool, scratch);
 }
 
 }  // namespace speech::cpu

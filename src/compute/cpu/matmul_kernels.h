@@ -1,0 +1,97 @@
+// What an instruction set provides to the matrix product.
+//
+// A product is cut into panels of `panel_rows` weight rows and units of a few hundred columns. A
+// unit of a panel is unpacked once into the first-level cache and then multiplied with every row of
+// x; sums over the units so far wait in an f32 tile [n, panel_rows].
+//
+// Quantized weights: the panel holds the stored codes exactly, as int16 (for the K types the code
+// times the integer scale of its group). Activations are int16 too, |x| <= x_max, with one f32
+// scale per row and kScaleColumns columns. A sum of products over one group of columns is an exact
+// int32, so it does not matter in which order or by which instructions it is made; what follows is
+//   acc = fma(float(sum), group scale * x scale, acc)    for each group, in order
+//   acc = fma(group bias, sum of the group's x, acc)     for each bias of the unit, in order
+// for each output by itself. Float weights: acc = fma(w, x, acc) over the columns in order. So an
+// output's bytes do not depend on the other rows of the call, on tile shapes or on threads.
+//
+// Files compiled for one instruction set include this: no inline code here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quant/weight_type.h"
+
+namespace speech::cpu {
+
+inline constexpr int kUnitColumns = 256;   // columns of a unit, quantized weights
+inline constexpr int kFloatColumns = 128;  // the same, float weights
+inline constexpr int kScaleColumns = 128;  // activations that share a scale
+inline constexpr int kPanelRowsMax = 32;
+
+// How a type is multiplied. No sum of a group can leave int32: see the table in matmul.cpp.
+struct IntFormat {
+  int group;       // columns summed in int32 before a float scale: 16 < group <= kScaleColumns
+  int bias_group;  // columns that share a bias; 0: the type has none
+  int x_max;       // largest magnitude of a quantized activation
+};
+
+// A weight matrix as stored.
+struct PackedRows {
+  WeightType type;
+  const uint8_t* data;
+  int64_t row_bytes;
+  int64_t rows, cols;
+  const uint8_t *scales, *biases;  // affine: one per group and row
+  int64_t scale_row_bytes;
+  int bits, group;
+  WeightType scale_type;
+};
+
+// A unit of a panel. Everything 64-byte aligned.
+struct IntPanel {
+  int16_t* values;  // [columns / 2, panel_rows, 2]
+  float* scales;    // [columns / group, panel_rows]
+  float* biases;    // [columns / bias_group, panel_rows]
+};
+
+// The activations of one unit: row r at x + r * kUnitColumns and so on.
+struct IntUnit {
+  IntPanel panel;
+  IntFormat format;
+  int columns;            // a multiple of format.group
+  const int16_t* x;       // [n, kUnitColumns]
+  const float* x_scales;  // [n, kUnitColumns / kScaleColumns]
+  const float* x_sums;    // [n, kUnitColumns / bias_group]: sums of what x stands for
+  float* acc;             // [n, panel_rows]
+  int n;
+};
+
+struct FloatUnit {
+  const float* panel;  // [columns, panel_rows]
+  int columns;
+  const float* x;  // [n, kFloatColumns]
+  float* acc;      // [n, panel_rows]
+  int n;
+};
+
+struct MatmulKernels {
+  int panel_rows;
+  // Unpacks columns [col, col + columns) of panel_rows rows from `row` on; rows past the end repeat
+  // the last one.
+  void (*unpack)(const PackedRows& w, const IntFormat& format, int64_t row, int64_t col,
+                 int columns, const IntPanel& panel);
+  void (*unpack_float)(const PackedRows& w, int64_t row, int64_t col, int columns, float* panel);
+  void (*multiply)(const IntUnit& unit);
+  void (*multiply_float)(const FloatUnit& unit);
+  // Quantizes `columns` <= kUnitColumns values, zeros up to kUnitColumns. Returns whether all are
+  // finite (if not, the outputs are of no use).
+  bool (*quantize)(const float* x, int columns, const IntFormat& format, int16_t* q, float* scales,
+                   float* sums);
+};
+
+#if defined(__x86_64__)
+extern const MatmulKernels kAvx2Matmul;
+extern const MatmulKernels kAvx512Matmul;
+#endif
+
+}  // namespace speech::cpu
