@@ -60,6 +60,7 @@ constexpr GgmlType kGgmlTypes[] = {
     {35, "TQ2_0", 256, 66, DType::other},
     {39, "MXFP4", 32, 17, DType::other},
     {40, "NVFP4", 64, 36, DType::other},
+    {41, "Q1_0", 128, 18, DType::other},
 };
 
 GgufType read_type(ByteReader& in, std::string_view key) {

@@ -1,10 +1,10 @@
 #include "formats/tensor_file.h"
 
 #include <bit>
-#include <cmath>
 
 #include "base/error.h"
 #include "formats/byte_reader.h"
+#include "quant/half.h"
 
 namespace speech {
 namespace {
@@ -20,31 +20,11 @@ constexpr DTypeFacts kDTypes[] = {
     {"BOOL", 1}, {"Q8_0", 0}, {"Q6_K", 0}, {"Q5_K", 0}, {"Q4_K", 0},    {"other", 0},
 };
 
-// A float of 1 sign, `exponent_bits` and `mantissa_bits`, by the rules of IEEE 754.
-float small_float(uint32_t bits, int exponent_bits, int mantissa_bits) {
-  uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);
-  uint32_t exponent = (bits >> mantissa_bits) & ((1u << exponent_bits) - 1);
-  uint32_t sign = bits >> (mantissa_bits + exponent_bits) << 31;
-  int bias = (1 << (exponent_bits - 1)) - 1;
-  if (exponent == (1u << exponent_bits) - 1) {  // infinity or NaN, its payload kept
-    return std::bit_cast<float>(sign | 0x7f800000u | mantissa << (23 - mantissa_bits));
-  }
-  if (exponent == 0) {
-    float value = std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits);
-    return sign ? -value : value;
-  }
-  return std::bit_cast<float>(sign | (exponent - bias + 127) << 23 |
-                              mantissa << (23 - mantissa_bits));
-}
-
-// "e4m3fn": no infinities; exponent 15 with mantissa 7 is NaN, the rest of exponent 15 are numbers.
-float f8_e4m3(uint8_t bits) {
+// "e4m3fn": no infinities, and exponent and fraction all ones are NaN. The rest, moved to the place
+// of an f16's exponent and fraction, differ from it by the bias alone: 15 - 7.
+float f8_e4m3_to_f32(uint8_t bits) {
   if ((bits & 0x7f) == 0x7f) return std::bit_cast<float>(0x7fc00000u | (bits & 0x80u) << 24);
-  if ((bits & 0x78) == 0x78) {
-    float value = std::ldexp(static_cast<float>(8 + (bits & 7)), 15 - 7 - 3);
-    return bits & 0x80 ? -value : value;
-  }
-  return small_float(bits, 4, 3);
+  return f16_to_f32(static_cast<uint16_t>((bits & 0x80) << 8 | (bits & 0x7f) << 7)) * 256;
 }
 
 float f32_at(DType type, const std::byte* p) {
@@ -54,13 +34,13 @@ float f32_at(DType type, const std::byte* p) {
     case DType::f32:
       return load<float>(p);
     case DType::f16:
-      return small_float(load<uint16_t>(p), 5, 10);
+      return f16_to_f32(load<uint16_t>(p));
     case DType::bf16:
-      return std::bit_cast<float>(static_cast<uint32_t>(load<uint16_t>(p)) << 16);
+      return bf16_to_f32(load<uint16_t>(p));
     case DType::f8_e4m3:
-      return f8_e4m3(load<uint8_t>(p));
+      return f8_e4m3_to_f32(load<uint8_t>(p));
     case DType::f8_e5m2:
-      return small_float(load<uint8_t>(p), 5, 2);
+      return f16_to_f32(static_cast<uint16_t>(load<uint8_t>(p) << 8));
     case DType::u64:
       return static_cast<float>(load<uint64_t>(p));
     default:

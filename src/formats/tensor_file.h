@@ -66,7 +66,8 @@ class TensorFile {
   TensorFile(const TensorFile&) = delete;
   TensorFile& operator=(const TensorFile&) = delete;
 
-  virtual std::string_view format() const = 0;  // "gguf", "safetensors", "torch", "npy", "onnx"
+  virtual std::string_view format()
+      const = 0;  // "gguf", "safetensors", "torch", "torchscript", "nemo", "npy", "onnx"
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   const TensorEntry* find(std::string_view name) const;  // null if there is none
   // find() or Error(model_file) "tensor NAME is missing from FILE".
@@ -99,5 +100,7 @@ std::vector<int64_t> to_i64(const TensorEntry& tensor);  // integer and bool ten
 // safetensors file, a folder with model.safetensors or an index, a torch zip archive (.pt, .ckpt,
 // .jit), a .nemo archive (its model_weights.ckpt), a .npy or a .onnx file.
 std::shared_ptr<const TensorFile> open_tensor_file(const std::string& path);
+// The same for a file that is mapped already.
+std::shared_ptr<const TensorFile> parse_tensor_file(std::shared_ptr<const MappedFile> file);
 
 }  // namespace speech
