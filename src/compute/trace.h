@@ -30,9 +30,14 @@ class Trace {
   const std::vector<Entry>& entries() const { return entries_; }
   // Every name added from now on begins with `prefix` (several inputs in one file).
   void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
+  // Images (the outputs of 2-d convolutions, [channels, height, width]) are large: every n-th
+  // channel is kept, or none with 0.
+  void set_channel_step(int step) { channel_step_ = step; }
+  int channel_step() const { return channel_step_; }
 
  private:
   std::string prefix_;
+  int channel_step_ = 0;
   std::vector<Entry> entries_;
 };
 
