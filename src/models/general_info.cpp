@@ -45,6 +45,7 @@ ModelInfo read_general_info(const GgufFile& file, Task task) {
          file.path());
   }
   info.layout = static_cast<int>(file.get_u32("speech.layout"));
+  file.get_string("speech.requires");
   info.task = task;
   if (const std::string found = file.get_string("speech.task"); found != task_name(task)) {
     fail(Status::model_file, "{}: speech.task is \"{}\", expected \"{}\"", file.path(), found,

@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "audio/read.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "models/convert.h"
 #include "models/fastconformer/family.h"
-#include "quant/codec.h"
+#include "models/quantize.h"
 #include "test_data.h"
 
 namespace speech::testing {
@@ -47,61 +47,33 @@ std::vector<std::string> golden_folders() {
 
 void convert_checkpoint(const std::string& source, const std::string& out,
                         const ConvertOptions& options) {
-  auto file = open_tensor_file(source);
-  if (!fastconformer_family.recognizes(source, *file)) {
-    fail(Status::model_file, "{} is not recognized", source);
-  }
-  OutputFile output(out);
-  GgufWriter writer;
-  fastconformer_family.convert(source, *file, options, writer, output);
-  writer.finish();
-  output.commit();
+  convert({&fastconformer_family, 1}, source, out, options, {});
 }
 
-void rewrite_gguf(const std::string& source, const std::string& out,
-                  const std::map<std::string, KeyChange>& changes, WeightType type) {
+void quantize_gguf(const std::string& source, const std::string& out, WeightType type) {
+  quantize({&fastconformer_family, 1}, source, out, {.type = type, .threads = 1}, {});
+}
+
+void rewrite_gguf(const std::string& source, const std::string& out, const Changes& changes,
+                  const std::function<bool(const TensorEntry&)>& keep) {
   auto file = GgufFile::open(source);
   OutputFile output(out);
   GgufWriter writer;
   for (const GgufKeyValue& pair : file->metadata()) {
     const auto change = changes.find(pair.key);
     if (change == changes.end()) {
-      if (pair.key == "general.file_type") continue;
       writer.add_pair(pair);
     } else if (change->second) {
       change->second(writer);
     }
   }
-  const auto stored = [&](const TensorEntry& t) {
-    const int64_t cols = t.shape.back();
-    if (type == WeightType::f32 || fastconformer_family.storage(t.name) == StorageClass::full) {
-      return WeightType::f32;
-    }
-    if (cols % facts(type).block == 0) return type;
-    return type != WeightType::f16 && cols % 32 == 0 ? WeightType::q8_0 : WeightType::f16;
-  };
-  std::map<WeightType, int64_t> bytes;
+  std::vector<const TensorEntry*> kept;
   for (const TensorEntry& t : file->tensors()) {
-    const WeightType as = stored(t);
-    bytes[as] += row_bytes(as, t.shape.back()) * (t.elements() / t.shape.back());
-    writer.add_tensor(t.name, t.shape, *ggml_type(static_cast<uint32_t>(facts(as).ggml_type)));
+    if (!keep || keep(t)) kept.push_back(&t);
   }
-  const auto most = std::max_element(
-      bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (!changes.contains("general.file_type")) {
-    writer.add_u32("general.file_type", static_cast<uint32_t>(facts(most->first).gguf_file_type));
-  }
+  for (const TensorEntry* t : kept) writer.add_tensor(t->name, t->shape, *ggml_type(t->type));
   writer.begin(output);
-  for (const TensorEntry& t : file->tensors()) {
-    const std::vector<float> values = to_f32(t);
-    const WeightType as = stored(t);
-    const int64_t cols = t.shape.back();
-    std::vector<std::byte> row(static_cast<size_t>(row_bytes(as, cols)));
-    for (int64_t i = 0; i < t.elements(); i += cols) {
-      encode_row(as, &values[static_cast<size_t>(i)], row.data(), cols);
-      writer.write(row);
-    }
-  }
+  for (const TensorEntry* t : kept) writer.write(t->bytes);
   writer.finish();
   output.commit();
 }

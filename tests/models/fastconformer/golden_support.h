@@ -33,14 +33,16 @@ class TempFile {
 // environment variable SPEECH_GOLDENS names.
 std::vector<std::string> golden_folders();
 
-// speech convert, and GGUF files changed after it: keys replaced or left out (null), matrices in
-// another type where the layout stores them so.
+// speech convert and speech quantize.
 void convert_checkpoint(const std::string& source, const std::string& out,
                         const ConvertOptions& options = {});
-using KeyChange = std::function<void(GgufWriter&)>;  // adds a pair under its key, or nothing
-void rewrite_gguf(const std::string& source, const std::string& out,
-                  const std::map<std::string, KeyChange>& changes,
-                  WeightType type = WeightType::f32);
+void quantize_gguf(const std::string& source, const std::string& out, WeightType type);
+
+// A copy of a GGUF file with some keys written anew (by what is called in their place; nothing:
+// left out), and without the tensors that `keep` says no to.
+using Changes = std::map<std::string, std::function<void(GgufWriter&)>>;
+void rewrite_gguf(const std::string& source, const std::string& out, const Changes& changes,
+                  const std::function<bool(const TensorEntry&)>& keep = {});
 
 std::unique_ptr<Recognizer> load_recognizer(const std::string& gguf, int threads = 1);
 
