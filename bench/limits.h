@@ -1,0 +1,132 @@
+// The limits of the machine, measured in the process whose figures are compared with them: f32
+// multiply-adds per second from registers with the instruction set in use, and bytes read per
+// second from memory.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <vector>
+
+#include "base/threads.h"
+#include "compute/cpu/isa.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace speech::bench {
+
+struct Limits {
+  double flops = 0;       // 2 per multiply-add, per second, all threads
+  double read_bytes = 0;  // per second, all threads, far out of cache
+};
+
+inline double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Keeps a value without storing it.
+template <typename T>
+inline void keep(const T& value) {
+  asm volatile("" : : "r"(&value) : "memory");
+}
+
+// Each loop runs 12 chains of multiply-adds `count` times and returns the flops of one round.
+inline double fma_loop_scalar(int64_t count) {
+  float a[12] = {}, x = 1.0000001f;
+  for (int64_t i = 0; i < count; ++i) {
+    for (float& v : a) v = v * x + x;
+    asm volatile("" : "+m"(a) : :);
+  }
+  keep(a);
+  return 24;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) inline double fma_loop_avx2(int64_t count) {
+  __m256 a[12], x = _mm256_set1_ps(1.0000001f);
+  for (auto& v : a) v = x;
+  for (int64_t i = 0; i < count; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < 12; ++j) {
+      a[j] = _mm256_fmadd_ps(a[j], x, x);
+      asm volatile("" : "+x"(a[j]));
+    }
+  }
+  keep(a);
+  return 12 * 16;
+}
+
+__attribute__((target("avx512f"))) inline double fma_loop_avx512(int64_t count) {
+  __m512 a[12], x = _mm512_set1_ps(1.0000001f);
+  for (auto& v : a) v = x;
+  for (int64_t i = 0; i < count; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < 12; ++j) {
+      a[j] = _mm512_fmadd_ps(a[j], x, x);
+      asm volatile("" : "+v"(a[j]));
+    }
+  }
+  keep(a);
+  return 12 * 32;
+}
+#endif
+
+inline double measure_flops(ThreadPool& pool, cpu::Isa isa) {
+  auto loop = fma_loop_scalar;
+#if defined(__x86_64__)
+  if (isa == cpu::Isa::avx2) loop = fma_loop_avx2;
+  if (isa == cpu::Isa::avx512) loop = fma_loop_avx512;
+#endif
+  (void)isa;
+  constexpr int64_t kCount = 4'000'000;
+  double best = 0;
+  for (int trial = 0; trial < 5; ++trial) {
+    std::vector<double> flops(pool.threads());
+    double start = seconds_now();
+    pool.run(pool.threads(), [&](int64_t tile, int) { flops[tile] = loop(kCount) * kCount; });
+    double time = seconds_now() - start, total = 0;
+    for (double f : flops) total += f;
+    best = std::max(best, total / time);
+  }
+  return best;
+}
+
+inline double measure_read(ThreadPool& pool) {
+  constexpr int64_t kBytes = int64_t{1} << 30, kTile = int64_t{1} << 20;
+  auto* memory = static_cast<char*>(std::aligned_alloc(kTile, kBytes));
+  pool.run(kBytes / kTile, [&](int64_t tile, int) {
+    std::fill_n(reinterpret_cast<uint64_t*>(memory + tile * kTile), kTile / 8, tile);
+  });
+  double best = 0;
+  for (int trial = 0; trial < 3; ++trial) {
+    double start = seconds_now();
+    pool.run(kBytes / kTile, [&](int64_t tile, int) {
+      const auto* p = reinterpret_cast<const uint64_t*>(memory + tile * kTile);
+      uint64_t sum[8] = {};
+      for (int64_t i = 0; i < kTile / 8; i += 8) {
+        for (int j = 0; j < 8; ++j) sum[j] += p[i + j];
+      }
+      keep(sum);
+    });
+    best = std::max(best, kBytes / (seconds_now() - start));
+  }
+  std::free(memory);
+  return best;
+}
+
+// Measured at the first call for a number of threads; SPEECH_CPU as for the backend.
+inline const Limits& limits(int threads) {
+  static std::map<int, Limits> known;
+  auto [it, fresh] = known.try_emplace(threads);
+  if (fresh) {
+    ThreadPool pool(threads);
+    it->second = {measure_flops(pool, cpu::choose_isa().isa), measure_read(pool)};
+  }
+  return it->second;
+}
+
+}  // namespace speech::bench
