@@ -130,7 +130,9 @@ class CpuBackend final : public Backend {
     return fmt::format("{}, {} thread{}", isa_name(choice_.isa), n, n == 1 ? "" : "s");
   }
   int threads() const override { return pool_.threads(); }
-  size_t scratch_bytes() const override { return scratch_.bytes(); }
+  size_t scratch_bytes() const override {
+    return scratch_.bytes() + sizeof(float) * (windows_.capacity() + rope_table_.capacity());
+  }
 
   // ---- host memory ----
 
@@ -299,6 +301,7 @@ class CpuBackend final : public Backend {
     args.p = data(p);
     args.p_row = p.stride(0);
     args.p_head = p.stride(1);
+    args.p_last = p.dim(0) - 1;
     args.u = data(u);
     args.u_head = u.stride(0);
     args.v_bias = data(v_bias);
@@ -738,9 +741,9 @@ class CpuBackend final : public Backend {
     if (args.out_h * args.out_w * args.out_channels == 0) return;
     std::lock_guard lock(mutex_);
     scratch_.reserve_threads(scratch_bytes(args));
-    // Tiles: some channels times about kPlaces output places, whole rows of an image where they
-    // are short.
-    constexpr int64_t kPlaces = 256;
+    // Tiles: some channels times about kPlaces output places (a tile arranges its filters first:
+    // many places per tile), whole rows of an image where they are short.
+    constexpr int64_t kPlaces = 1024;
     int64_t step_c = kernels_.conv_channels;
     int64_t step_x = std::min(args.out_w, kPlaces);
     int64_t step_y = std::max<int64_t>(1, kPlaces / step_x);
@@ -773,7 +776,8 @@ namespace cpu {
 
 const Kernels& kernels(Isa isa) {
 #if defined(__x86_64__)
-
+  if (isa == Isa::avx512) return kAvx512Kernels;
+  if (isa == Isa::avx2) return kAvx2Kernels;
 #endif
   (void)isa;
   return kScalarKernels;

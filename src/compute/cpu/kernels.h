@@ -43,7 +43,7 @@ struct AttentionArgs {
   // set of their own, scored without u, v_bias and position, beside the window (a key may count in
   // both).
   const float *p, *u, *v_bias;
-  int64_t p_row, p_head, p_first;
+  int64_t p_row, p_head, p_first, p_last;  // p_last: the last row
   int64_t u_head, v_bias_head;
 };
 

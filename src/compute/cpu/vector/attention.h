@@ -1,0 +1,484 @@
+// Attention in tiles. Included by one file per instruction set, after its simd.h and math.h.
+//
+// Lanes hold (query, head) pairs that share a kv head, kTileVectors vectors of them. Keys and
+// values are broadcast from where they lie, in blocks of kKeys counted from key 0, and the softmax
+// is carried from block to block (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022,
+// arXiv:2205.14135). A lane's arithmetic does not depend on the others, so a query gets the same
+// bytes in any tile; few pairs (decoding steps) take another layout with the same arithmetic.
+#pragma once
+
+#include "compute/cpu/kernels.h"
+#include "compute/cpu/vector/math.h"
+
+namespace speech::cpu {
+namespace {
+
+constexpr int kPairs = kTileVectors * kLanes;  // lanes of a tile
+constexpr int kKeys = 64;                      // keys of a block
+constexpr int kFewPairs = 8;                   // up to here the decoding layout is used
+
+inline int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+inline int64_t larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+inline int64_t round_up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
+}
+
+int64_t attention_tile(const AttentionArgs& args) {
+  return larger(1, kPairs / (args.heads / args.kv_heads));
+}
+
+size_t attention_scratch(const AttentionArgs& args) {
+  int64_t d = round_up(args.d, kLanes > kTileRows ? kLanes : kTileRows);
+  int64_t rows = 4 * d + kKeys + kTileRows + (args.p ? 2 * kKeys + kPairs + kTileRows : 0);
+  return sizeof(float) * static_cast<size_t>(rows * kPairs + 8 * kPairs);
+}
+
+// out[r][pairs] = sum over c < d of rows[r][c] * lanes[c][pairs] for kTileRows rows.
+inline void multiply_rows(float* out, const float* const (&rows)[kTileRows], const float* lanes,
+                          int64_t d) {
+  F sum[kTileRows][kTileVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kTileVectors; ++v) sum[r][v] = set(0.0f);
+  }
+  for (int64_t c = 0; c < d; ++c) {
+    F x[kTileVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kTileVectors; ++v) x[v] = load(lanes + c * kPairs + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      F y = set(rows[r][c]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kTileVectors; ++v) sum[r][v] = fma(y, x[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kTileVectors; ++v) store(out + r * kPairs + v * kLanes, sum[r][v]);
+  }
+}
+
+// out[i][pairs] = rows base + clamp(first + i, last) * stride, i < count, times lanes; writes whole
+// groups of kTileRows.
+void multiply_block(float* out, const float* base, int64_t stride, int64_t first, int64_t count,
+                    int64_t last, const float* lanes, int64_t d) {
+  for (int64_t i = 0; i < count; i += kTileRows) {
+    const float* rows[kTileRows];
+    for (int r = 0; r < kTileRows; ++r) {
+      rows[r] = base + larger(0, smaller(last, first + i + r)) * stride;
+    }
+    multiply_rows(out + i * kPairs, rows, lanes, d);
+  }
+}
+
+// sums[c][pairs] = sums[c][pairs] * alpha + sum over k of p[k][pairs] * v[k][c].
+void accumulate_values(float* sums, const float* alpha, const float* p, const float* v,
+                       int64_t v_row, int64_t keys, int64_t d) {
+  for (int64_t c = 0; c < d; c += kTileRows) {
+    // Past the end of d the last column is computed again, into rows nobody reads.
+    int64_t column[kTileRows];
+    for (int r = 0; r < kTileRows; ++r) column[r] = smaller(d - 1, c + r);
+    bool whole = c + kTileRows <= d;
+    F sum[kTileRows][kTileVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 4
+      for (int u = 0; u < kTileVectors; ++u) {
+        sum[r][u] = load(sums + (c + r) * kPairs + u * kLanes) * load(alpha + u * kLanes);
+      }
+    }
+    if (whole) {
+      const float* row = v + c;
+      for (int64_t k = 0; k < keys; ++k, row += v_row) {
+        F x[kTileVectors];
+#pragma GCC unroll 4
+        for (int u = 0; u < kTileVectors; ++u) x[u] = load(p + k * kPairs + u * kLanes);
+#pragma GCC unroll 8
+        for (int r = 0; r < kTileRows; ++r) {
+          F y = set(row[r]);
+#pragma GCC unroll 4
+          for (int u = 0; u < kTileVectors; ++u) sum[r][u] = fma(y, x[u], sum[r][u]);
+        }
+      }
+    } else {
+      for (int64_t k = 0; k < keys; ++k) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kTileRows; ++r) {
+          F y = set(v[k * v_row + column[r]]);
+#pragma GCC unroll 4
+          for (int u = 0; u < kTileVectors; ++u) {
+            sum[r][u] = fma(y, load(p + k * kPairs + u * kLanes), sum[r][u]);
+          }
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 4
+      for (int u = 0; u < kTileVectors; ++u) {
+        store(sums + (c + r) * kPairs + u * kLanes, sum[r][u]);
+      }
+    }
+  }
+}
+
+struct Pair {
+  int64_t query, head;
+};
+
+// lanes[c][pair] = row of the pair [c] (+ bias[c]): columns of queries become vectors.
+void pack_lanes(float* lanes, const float* const (&rows)[kPairs], const float* bias, int64_t d) {
+  int64_t c = 0;
+  for (; c + kLanes <= d; c += kLanes) {
+    F b = bias ? load(bias + c) : set(0.0f);
+    for (int v = 0; v < kPairs; v += kLanes) {
+      F block[kLanes];
+      for (int l = 0; l < kLanes; ++l) {
+        block[l] = load(rows[v + l] + c);
+        if (bias) block[l] = block[l] + b;
+      }
+      transpose(block);
+      for (int l = 0; l < kLanes; ++l) store(lanes + (c + l) * kPairs + v, block[l]);
+    }
+  }
+  for (; c < d; ++c) {
+    for (int l = 0; l < kPairs; ++l) {
+      lanes[c * kPairs + l] = bias ? rows[l][c] + bias[c] : rows[l][c];
+    }
+  }
+}
+
+// The way back, divided by the lanes' totals, for the first `count` lanes.
+void unpack_lanes(float* const (&rows)[kPairs], const float* lanes, const float* total, int count,
+                  int64_t d) {
+  for (int v = 0; v < count; v += kLanes) {
+    F t = load(total + v);
+    for (int64_t c = 0; c < d; c += kLanes) {
+      F block[kLanes];
+      int64_t n = smaller(kLanes, d - c);
+      for (int l = 0; l < kLanes; ++l) {
+        block[l] = l < n ? load(lanes + (c + l) * kPairs + v) / t : set(0.0f);
+      }
+      transpose(block);
+      for (int l = 0; l < kLanes && v + l < count; ++l) {
+        if (n == kLanes) {
+          store(rows[v + l] + c, block[l]);
+        } else {
+          store_n(rows[v + l] + c, block[l], n);
+        }
+      }
+    }
+  }
+}
+
+// The keys that a query sees: [first, last) and those below global.
+struct Range {
+  int64_t first, last;
+};
+inline Range visible(const AttentionArgs& args, int64_t query) {
+  int64_t position = query + args.query_offset;
+  if (!args.p && position < args.global) return {0, args.keys};
+  return {larger(0, position - args.left), smaller(args.keys, position + args.right + 1)};
+}
+
+// Softmax of one block for one vector of lanes: scores become probabilities of this block's
+// maximum; max, total and alpha are carried on.
+template <typename Mask>
+inline void block_softmax(float* scores, int64_t stride, int64_t keys, float scale, float* max_at,
+                          float* total_at, float* alpha_at, const Mask& mask) {
+  F factor = set(scale), before = load(max_at), most = before;
+  for (int64_t k = 0; k < keys; ++k) {
+    F s = mask(k, load(scores + k * stride) * factor);
+    store(scores + k * stride, s);
+    most = max(s, most);
+  }
+  // A lane that has seen no key yet has -inf as its maximum; 0 in its place gives exp(-inf) = 0.
+  F shift = select(equal(most, set(-__builtin_inff())), set(0.0f), most);
+  F sum = set(0.0f);
+  for (int64_t k = 0; k < keys; ++k) {
+    F p = exp(load(scores + k * stride) - shift);
+    store(scores + k * stride, p);
+    sum = sum + p;
+  }
+  F alpha = exp(before - shift);
+  store(max_at, most);
+  store(alpha_at, alpha);
+  store(total_at, fma(load(total_at), alpha, sum));
+}
+
+// Blocks in the order every query walks them: those that hold a global key, then those of the
+// window. f(first key, end).
+template <typename Body>
+inline void for_blocks(const AttentionArgs& args, int64_t first, int64_t last, const Body& body) {
+  int64_t global = args.p ? 0 : args.global;
+  int64_t key = 0;
+  for (; key < global; key += kKeys) body(key, smaller(args.keys, key + kKeys));
+  if (key < first) key = first / kKeys * kKeys;
+  for (; key < last; key += kKeys) body(key, smaller(last, key + kKeys));
+}
+
+void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, int count,
+                 float* memory) {
+  int64_t d = args.d, padded = round_up(d, kTileRows);
+  float* lanes = memory;  // queries, [d][pairs]
+  float* shifted = lanes + padded * kPairs;
+  float* sums = shifted + padded * kPairs;
+  float* scores = sums + padded * kPairs;
+  float* max_at = scores + (kKeys + kTileRows) * kPairs;
+  float *total = max_at + kPairs, *alpha = total + kPairs, *from = alpha + kPairs,
+        *to = from + kPairs;
+  float* band = to + kPairs;
+  const float* k0 = args.k + kv_head * args.k_head;
+  const float* v0 = args.v + kv_head * args.v_head;
+  const float* queries[kPairs];
+  float* outputs[kPairs];
+
+  // Lanes beyond `count` repeat the last pair; their results are dropped.
+  int64_t first = args.keys, last = 0, all_from = 0, all_to = args.keys;
+  for (int lane = 0; lane < kPairs; ++lane) {
+    const Pair& pair = pairs[lane < count ? lane : count - 1];
+    queries[lane] = args.q + pair.query * args.q_row + pair.head * args.q_head;
+    outputs[lane] = args.out + pair.query * args.out_row + pair.head * args.out_head;
+    Range range = visible(args, pair.query);
+    from[lane] = static_cast<float>(range.first);
+    to[lane] = static_cast<float>(range.last);
+    first = smaller(first, range.first);
+    last = larger(last, range.last);
+    all_from = larger(all_from, range.first);
+    all_to = smaller(all_to, range.last);
+    max_at[lane] = -__builtin_inff();
+    total[lane] = 0;
+  }
+  for (int64_t i = 0; i < padded * kPairs; ++i) sums[i] = 0;
+
+  // Relative positions come with as many kv heads as heads: one head per tile.
+  const float* u = args.p ? args.u + kv_head * args.u_head : nullptr;
+  pack_lanes(lanes, queries, u, d);
+  if (args.p) pack_lanes(shifted, queries, args.v_bias + kv_head * args.v_bias_head, d);
+
+  if (args.p && args.global > 0) {
+    // Global keys are a block of their own, scored with the bare queries.
+    float* bare = band;  // not in use yet
+    pack_lanes(bare, queries, nullptr, d);
+    for (int64_t key = 0; key < args.global; key += kKeys) {
+      int64_t n = smaller(kKeys, args.global - key);
+      multiply_block(scores, k0, args.k_row, key, n, args.global - 1, bare, d);
+      for (int v = 0; v < kPairs; v += kLanes) {
+        block_softmax(scores + v, kPairs, n, args.scale, max_at + v, total + v, alpha + v,
+                      [](int64_t, F s) { return s; });
+      }
+      accumulate_values(sums, alpha, scores, v0 + key * args.v_row, args.v_row, n, d);
+    }
+  }
+
+  // Row of the position table for lane l and key j: table - ... one row on per key, one back per
+  // lane. The band holds the rows of the block for all lanes; those that the next block shares are
+  // kept.
+  int64_t band_key = -1;  // key of the block whose band is there
+  Steps diagonal = steps(1 - kPairs);
+  int64_t newest = pairs[0].query + kPairs - 1 + args.query_offset;  // position of the last lane
+
+  for_blocks(args, first, last, [&](int64_t key, int64_t end) {
+    int64_t n = end - key;
+    multiply_block(scores, k0, args.k_row, key, n, args.keys - 1, lanes, d);
+    if (args.p) {
+      int64_t row = args.p_first - newest + key;  // of band row 0
+      const float* p0 = args.p + kv_head * args.p_head;
+      int64_t have = 0;
+      if (band_key == key - kKeys && band_key >= 0) {
+        have = kPairs - 1;
+        __builtin_memmove(band, band + kKeys * kPairs, sizeof(float) * have * kPairs);
+      }
+      multiply_block(band + have * kPairs, p0, args.p_row, row + have, n + kPairs - 1 - have,
+                     args.p_last, shifted, d);
+      band_key = key;
+      for (int v = 0; v < kPairs; v += kLanes) {
+        // Lane l of this vector at key k: band row k + kPairs - 1 - (v + l).
+        const float* base = band + (kPairs - 1 - v) * kPairs + v;
+        for (int64_t k = 0; k < n; ++k) {
+          float* at = scores + k * kPairs + v;
+          store(at, load(at) + gather(base + k * kPairs, diagonal));
+        }
+      }
+    }
+    bool whole = key >= all_from && end <= all_to;
+    F global = set(static_cast<float>(args.p ? 0 : args.global));
+    for (int v = 0; v < kPairs; v += kLanes) {
+      if (whole) {
+        block_softmax(scores + v, kPairs, n, args.scale, max_at + v, total + v, alpha + v,
+                      [](int64_t, F s) { return s; });
+      } else {
+        F low = load(from + v), high = load(to + v), hidden = set(-__builtin_inff());
+        block_softmax(scores + v, kPairs, n, args.scale, max_at + v, total + v, alpha + v,
+                      [=](int64_t k, F s) {
+                        F j = set(static_cast<float>(key + k));
+                        M seen = either(both(less_equal(low, j), less(j, high)), less(j, global));
+                        return select(seen, s, hidden);
+                      });
+      }
+    }
+    accumulate_values(sums, alpha, scores, v0 + key * args.v_row, args.v_row, n, d);
+  });
+
+  unpack_lanes(outputs, sums, total, count, d);
+}
+
+// Few pairs: keys in lanes for the scores (transposed in registers), columns in lanes for the
+// values. Every sum runs in the order of attend_tile.
+void attend_few(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, int count,
+                float* memory) {
+  int64_t d = args.d, wide = round_up(d, kLanes);
+  float* queries = memory;  // [pair][wide], zeros behind d
+  float* sums = queries + kFewPairs * wide;
+  float* scores = sums + kFewPairs * wide;  // [pair][kKeys]
+  const float* k0 = args.k + kv_head * args.k_head;
+  const float* v0 = args.v + kv_head * args.v_head;
+  float max_at[kFewPairs], total[kFewPairs];
+  Range range[kFewPairs];
+  int64_t first = args.keys, last = 0;
+  for (int p = 0; p < count; ++p) {
+    const float* q = args.q + pairs[p].query * args.q_row + pairs[p].head * args.q_head;
+    for (int64_t c = 0; c < wide; ++c) {
+      queries[p * wide + c] = c < d ? q[c] : 0.0f;
+      sums[p * wide + c] = 0;
+    }
+    max_at[p] = -__builtin_inff();
+    total[p] = 0;
+    range[p] = visible(args, pairs[p].query);
+    first = smaller(first, range[p].first);
+    last = larger(last, range[p].last);
+  }
+
+  for_blocks(args, first, last, [&](int64_t key, int64_t end) {
+    int64_t n = end - key;
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const float* rows[kLanes];
+      for (int r = 0; r < kLanes; ++r) {
+        rows[r] = k0 + smaller(args.keys - 1, key + i + r) * args.k_row;
+      }
+      F sum[kFewPairs];
+      for (int p = 0; p < kFewPairs; ++p) sum[p] = set(0.0f);
+      int64_t c = 0;
+      for (; c + kLanes <= d; c += kLanes) {
+        F block[kLanes];
+        for (int r = 0; r < kLanes; ++r) block[r] = load(rows[r] + c);
+        transpose(block);
+        for (int p = 0; p < count; ++p) {
+          F s = sum[p];
+#pragma GCC unroll 16
+          for (int j = 0; j < kLanes; ++j) s = fma(block[j], set(queries[p * wide + c + j]), s);
+          sum[p] = s;
+        }
+      }
+      if (c < d) {
+        F block[kLanes];
+        for (int r = 0; r < kLanes; ++r) block[r] = load_n(rows[r] + c, d - c);
+        transpose(block);
+        float spilled[kLanes][kLanes];
+        for (int j = 0; j < kLanes; ++j) store(spilled[j], block[j]);
+        for (int p = 0; p < count; ++p) {
+          for (int64_t j = 0; j < d - c; ++j) {
+            sum[p] = fma(load(spilled[j]), set(queries[p * wide + c + j]), sum[p]);
+          }
+        }
+      }
+      for (int p = 0; p < count; ++p) store(scores + p * kKeys + i, sum[p]);
+    }
+    for (int p = 0; p < count; ++p) {
+      float* s = scores + p * kKeys;
+      F factor = set(args.scale), hidden = set(-__builtin_inff());
+      int64_t global = args.p ? 0 : args.global;
+      F most = set(max_at[p]);
+      for (int64_t k = 0; k < kKeys; k += kLanes) {
+        F x = load(s + k) * factor;
+        int64_t at = key + k;
+        bool whole = at >= range[p].first && at + kLanes <= range[p].last && k + kLanes <= n;
+        if (!whole) {
+          float lane[kLanes];
+          for (int l = 0; l < kLanes; ++l) {
+            bool seen = (at + l >= range[p].first && at + l < range[p].last) || at + l < global;
+            lane[l] = seen && k + l < n ? 1.0f : 0.0f;
+          }
+          x = select(less(set(0.0f), load(lane)), x, hidden);
+        }
+        store(s + k, x);
+        most = max(x, most);
+      }
+      // A NaN score makes its probability NaN whatever the maximum is.
+      float m = max_lane(most);
+      float before = max_at[p], shift = m == -__builtin_inff() ? 0.0f : m;
+      for (int64_t k = 0; k < kKeys; k += kLanes) store(s + k, exp(load(s + k) - set(shift)));
+      float alpha[kLanes];
+      store(alpha, exp(set(before - shift)));
+      float sum = 0;
+      for (int64_t k = 0; k < n; ++k) sum = sum + s[k];
+      max_at[p] = m;
+      total[p] = __builtin_fmaf(total[p], alpha[0], sum);
+      F a = set(alpha[0]);
+      constexpr int kColumns = 8;
+      for (int64_t c = 0; c < d; c += kColumns * kLanes) {
+        int64_t left = d - c;
+        if (left >= kColumns * kLanes) {
+          F acc[kColumns];
+#pragma GCC unroll 8
+          for (int j = 0; j < kColumns; ++j) acc[j] = load(sums + p * wide + c + j * kLanes) * a;
+          const float* v = v0 + key * args.v_row + c;
+          for (int64_t k = 0; k < n; ++k, v += args.v_row) {
+            F y = set(s[k]);
+#pragma GCC unroll 8
+            for (int j = 0; j < kColumns; ++j) acc[j] = fma(load(v + j * kLanes), y, acc[j]);
+          }
+#pragma GCC unroll 8
+          for (int j = 0; j < kColumns; ++j) store(sums + p * wide + c + j * kLanes, acc[j]);
+        } else {
+          for (int64_t j = 0; j < left; j += kLanes) {
+            int64_t lanes = smaller(kLanes, left - j);
+            F acc = load(sums + p * wide + c + j) * a;
+            const float* v = v0 + key * args.v_row + c + j;
+            for (int64_t k = 0; k < n; ++k, v += args.v_row) {
+              acc = fma(lanes == kLanes ? load(v) : load_n(v, lanes), set(s[k]), acc);
+            }
+            store(sums + p * wide + c + j, acc);
+          }
+        }
+      }
+    }
+  });
+
+  for (int p = 0; p < count; ++p) {
+    float* out = args.out + pairs[p].query * args.out_row + pairs[p].head * args.out_head;
+    for (int64_t c = 0; c < d; ++c) out[c] = sums[p * wide + c] / total[p];
+  }
+}
+
+void attention(const AttentionArgs& args, int64_t kv_head, int64_t begin, int64_t end,
+               void* scratch) {
+  float* memory = static_cast<float*>(scratch);
+  int64_t group = args.heads / args.kv_heads;
+  Pair pairs[kPairs];
+  int count = 0;
+  auto flush = [&] {
+    if (count > kFewPairs || (args.p && count > 0)) {
+      attend_tile(args, kv_head, pairs, count, memory);
+    } else if (count > 0) {
+      attend_few(args, kv_head, pairs, count, memory);
+    }
+    count = 0;
+  };
+  for (int64_t query = begin; query < end; ++query) {
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      pairs[count++] = {query, head};
+      if (count == kPairs) flush();
+    }
+  }
+  flush();
+}
+
+}  // namespace
+}  // namespace speech::cpu
