@@ -1,12 +1,12 @@
 #include "formats/torch_file.h"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <nlohmann/json.hpp>
 
 #include "formats/format_testing.h"
 #include "formats/safetensors.h"
+#include "formats/zip_builder.h"
 #include "test_data.h"
 
 namespace speech {
@@ -16,6 +16,7 @@ using testing::bytes_of;
 using testing::data_path;
 using testing::error_of;
 using testing::from_string;
+using testing::ZipBuilder;
 
 std::string data(const std::string& name) {
   return data_path("formats/" + name);
@@ -78,44 +79,14 @@ TEST(Torch, UnsupportedTensorsAreRefused) {
             std::string::npos);
 }
 
-// A zip archive of stored or given bytes, so that broken ones can be made.
-class Zip {
- public:
-  Zip& add(const std::string& name, const std::string& contents) {
-    auto crc = crc32(0, reinterpret_cast<const Bytef*>(contents.data()), contents.size());
-    return add(name, contents, 0, contents.size(), static_cast<uint32_t>(crc));
-  }
-  Zip& add(const std::string& name, const std::string& packed, uint16_t method, uint64_t size,
-           uint32_t crc) {
-    uint64_t offset = body_.size();
-    std::string common = bytes_of<uint16_t>(20) + bytes_of<uint16_t>(0) + bytes_of(method) +
-                         bytes_of<uint32_t>(0) + bytes_of(crc) + bytes_of<uint32_t>(packed.size()) +
-                         bytes_of<uint32_t>(size) + bytes_of<uint16_t>(name.size()) +
-                         bytes_of<uint16_t>(0);
-    body_ += "PK\x03\x04" + common + name + packed;
-    directory_ += "PK\x01\x02" + bytes_of<uint16_t>(20) + common + bytes_of<uint16_t>(0) +
-                  std::string(8, '\0') + bytes_of<uint32_t>(offset) + name;
-    ++count_;
-    return *this;
-  }
-  std::string build() const {
-    return body_ + directory_ + "PK\x05\x06" + bytes_of<uint32_t>(0) + bytes_of(count_) +
-           bytes_of(count_) + bytes_of<uint32_t>(directory_.size()) +
-           bytes_of<uint32_t>(body_.size()) + bytes_of<uint16_t>(0);
-  }
-
- private:
-  std::string body_, directory_;
-  uint16_t count_ = 0;
-};
-
-std::string error_of_zip(const Zip& zip) {
+std::string error_of_zip(const ZipBuilder& zip) {
   std::string bytes = zip.build();
   return error_of([&] { TorchFile::parse(from_string(bytes)); });
 }
 
 std::string error_of_pickle(const std::string& pickle) {
-  return error_of_zip(Zip().add("m/data.pkl", pickle).add("m/data/0", std::string(16, '\0')));
+  return error_of_zip(
+      ZipBuilder().add("m/data.pkl", pickle).add("m/data/0", std::string(16, '\0')));
 }
 
 std::string integer(int64_t value) {
@@ -189,25 +160,28 @@ TEST(Torch, BrokenPicklesAreRefused) {
 
 TEST(Torch, BrokenArchivesAreRefused) {
   const std::string pickle = "\x80\x02}.";
-  EXPECT_EQ(error_of_zip(Zip().add("m/data.pkl", pickle)), "");
-  expect_error(error_of_zip(Zip().add("x", "y")), "no data.pkl");
-  expect_error(error_of_zip(Zip().add("m/data.pkl", pickle).add("n/data.pkl", pickle)),
+  EXPECT_EQ(error_of_zip(ZipBuilder().add("m/data.pkl", pickle)), "");
+  expect_error(error_of_zip(ZipBuilder().add("x", "y")), "no data.pkl");
+  expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", pickle).add("n/data.pkl", pickle)),
                "holds two models");
-  expect_error(error_of_zip(Zip().add("m/data.pkl", pickle).add("m/data.pkl", pickle)),
+  expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", pickle).add("m/data.pkl", pickle)),
                "occurs twice");
-  expect_error(error_of_zip(Zip().add("m/data.pkl", pickle).add("m/byteorder", "big")),
+  expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", pickle).add("m/byteorder", "big")),
                "big-endian");
-  expect_error(error_of_zip(Zip().add("m/data.pkl", pickle, 14, 3, 0)), "method 14");
-  expect_error(error_of_zip(Zip().add("m/data.pkl", pickle, 0, 9, 0)), "cannot hold 9 bytes");
-  expect_error(error_of_zip(Zip().add("m/data.pkl", pickle, 8, 3, 0)), "cannot be unfolded");
-  expect_error(error_of_zip(Zip().add("m/data.pkl", pickle, 8, 4000000000u, 0)), "cannot hold");
+  expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", pickle, 14, 3, 0)), "method 14");
+  expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", pickle, 0, 9, 0)),
+               "cannot hold 9 bytes");
+  expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", pickle, 8, 3, 0)), "cannot be unfolded");
+  expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", pickle, 8, 4000000000u, 0)),
+               "cannot hold");
   // A bomb within deflate's reach: 300 MB in 300 kB.
-  expect_error(error_of_zip(Zip().add("m/data.pkl", std::string(300'000, 'x'), 8, 300'000'000, 0)),
-               "unfolds to 300000000 bytes");
-  expect_error(error_of_zip(Zip().add("m/data.pkl", tensor_pickle(0, {1}, {1}))),
+  expect_error(
+      error_of_zip(ZipBuilder().add("m/data.pkl", std::string(300'000, 'x'), 8, 300'000'000, 0)),
+      "unfolds to 300000000 bytes");
+  expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", tensor_pickle(0, {1}, {1}))),
                "storage 0, which is missing");
 
-  std::string bytes = Zip().add("m/data.pkl", pickle).build();
+  std::string bytes = ZipBuilder().add("m/data.pkl", pickle).build();
   for (size_t size = 0; size < bytes.size(); ++size) {
     std::string cut = bytes.substr(0, size);
     EXPECT_NE(error_of([&] { TorchFile::parse(from_string(cut)); }), "") << size;
