@@ -34,10 +34,15 @@ class Trace {
   // channel is kept, or none with 0.
   void set_channel_step(int step) { channel_step_ = step; }
   int channel_step() const { return channel_step_; }
+  // Which chunks of the input a family shall keep the stages of, where it works in many (ascending;
+  // empty: its own choice).
+  void set_rows(std::vector<int64_t> rows) { rows_ = std::move(rows); }
+  const std::vector<int64_t>& rows() const { return rows_; }
 
  private:
   std::string prefix_;
   int channel_step_ = 0;
+  std::vector<int64_t> rows_;
   std::vector<Entry> entries_;
 };
 

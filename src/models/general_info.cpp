@@ -25,19 +25,24 @@ ModelInfo read_general_info(const GgufFile& file, Task task) {
   const auto optional = [&](const char* key) {
     return file.has(key) ? file.get_string(key) : std::string();
   };
+  // A detector has no languages, and is written without an origin where its weights are unknown.
+  const bool detector = task == Task::detection;
+  const auto origin = [&](const char* key) {
+    return detector ? optional(key) : file.get_string(key);
+  };
   info.architecture = file.get_string("general.architecture");
   info.name = file.get_string("general.name");
-  info.organization = file.get_string("general.organization");
+  info.organization = origin("general.organization");
   info.basename = file.get_string("general.basename");
   info.size_label = file.get_string("general.size_label");
   info.finetune = optional("general.finetune");
   info.version = optional("general.version");
-  info.license = file.get_string("general.license");
-  info.source_repository = file.get_string("general.source.repo_url");
-  info.source_url = file.get_string("general.source.url");
+  info.license = origin("general.license");
+  info.source_repository = origin("general.source.repo_url");
+  info.source_url = origin("general.source.url");
   const std::string tree = info.source_repository + "/tree/";
   if (info.source_url.starts_with(tree)) info.source_revision = info.source_url.substr(tree.size());
-  info.languages = file.get_strings("general.languages");
+  if (!detector) info.languages = file.get_strings("general.languages");
   if (!file.has("speech.layout")) {
     fail(Status::model_file,
          "{}: speech.layout is missing: the file was written before layouts had numbers; convert "

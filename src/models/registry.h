@@ -30,6 +30,7 @@ enum class StorageClass {
 struct ConvertOptions {
   std::string name;          // general.name; empty: from the source's metadata or its file name
   bool extra_heads = false;  // keep heads that the published layout leaves out (docs/decisions)
+  int rate = 0;              // Hz: which model of a source that holds several; 0: the first
 };
 
 struct Family {
