@@ -138,6 +138,7 @@ ScaleMinFit fit_scale_min(const SuperBlock& block, int top_code) {
     largest_s = std::max(largest_s, wanted[g].s);
     largest_m = std::max(largest_m, wanted[g].m * sign);
   }
+  // From the best of a few first steps, descend in turns.
   ScaleMinFit best;
   best.error = INFINITY;
   for (float reach : {63.0f, 62.0f, 60.5f, 58.0f}) {
@@ -146,17 +147,17 @@ ScaleMinFit fit_scale_min(const SuperBlock& block, int top_code) {
     fit.dmin = scale_bits(sign * largest_m / reach);
     choose_pairs(block, top, wanted, fit);
     if (fit.error < best.error) best = fit;
-    for (int round = 0; round < 3; ++round) {
-      solve_steps(block, top, fit);
-      GroupFit now[kGroups];
-      for (int g = 0; g < kGroups; ++g) {
-        now[g] = {f16_to_f32(fit.d) * fit.scales[g], f16_to_f32(fit.dmin) * fit.minima[g]};
-      }
-      double before = fit.error;
-      choose_pairs(block, top, now, fit);
-      if (fit.error < best.error) best = fit;
-      if (!(fit.error < before)) break;
+  }
+  ScaleMinFit fit = best;
+  for (int round = 0; round < 4; ++round) {
+    solve_steps(block, top, fit);
+    GroupFit now[kGroups];
+    for (int g = 0; g < kGroups; ++g) {
+      now[g] = {f16_to_f32(fit.d) * fit.scales[g], f16_to_f32(fit.dmin) * fit.minima[g]};
     }
+    choose_pairs(block, top, now, fit);
+    if (!(fit.error < best.error)) break;
+    best = fit;
   }
   return best;
 }

@@ -7,13 +7,16 @@
 #include <limits>
 
 #include "base/error.h"
+#include "formats/safetensors.h"
 #include "quant/blocks.h"
-#include "quant/golden.h"
+#include "test_data.h"
 
 namespace speech {
 namespace {
 
-using ::speech::testing::Golden;
+std::shared_ptr<const SafetensorsFile> reference(const std::string& name) {
+  return SafetensorsFile::open(testing::data_path("quant/" + name));
+}
 
 const std::vector<std::string> kMatrices = {"gauss",   "laplace", "outliers",
                                             "shifted", "special", "real"};
@@ -65,38 +68,38 @@ std::vector<std::byte> encode_rows(WeightType type, const std::vector<float>& va
 }
 
 TEST(Codec, DecodesGgmlBlocksExactly) {
-  Golden golden("quant/blocks.safetensors");
+  auto golden = reference("blocks.safetensors");
   for (const auto& matrix : kMatrices) {
     for (auto type : {WeightType::f16, WeightType::q8_0, WeightType::q6_k, WeightType::q5_k,
                       WeightType::q4_k}) {
       std::string name = matrix + "." + std::string(facts(type).name);
-      auto expected = golden.at(name + ".dequantized");
-      auto actual = decode_rows(type, golden.at(name + ".bytes").bytes, expected.shape[1]);
-      expect_same_bits(actual, expected.floats(), name);
+      const auto& expected = golden->require(name + ".dequantized");
+      auto actual = decode_rows(type, golden->require(name + ".bytes").bytes, expected.shape[1]);
+      expect_same_bits(actual, to_f32(expected), name);
     }
   }
 }
 
 TEST(Codec, DecodesRandomBlocksExactly) {
-  Golden golden("quant/random_blocks.safetensors");
+  auto golden = reference("random_blocks.safetensors");
   for (auto type : {WeightType::q8_0, WeightType::q6_k, WeightType::q5_k, WeightType::q4_k}) {
     std::string name(facts(type).label);
-    auto actual = decode_rows(type, golden.at(name + ":bytes").bytes, facts(type).block);
-    expect_same_bits(actual, golden.at(name + ":float").floats(), name);
+    auto actual = decode_rows(type, golden->require(name + ":bytes").bytes, facts(type).block);
+    expect_same_bits(actual, to_f32(golden->require(name + ":float")), name);
   }
 }
 
 TEST(Codec, EncodesF16AndQ8AsGgml) {
-  Golden golden("quant/blocks.safetensors");
+  auto golden = reference("blocks.safetensors");
   for (const auto& matrix : kMatrices) {
-    auto source = golden.at(matrix + ".f32");
-    auto importance = golden.at(matrix + ".importance").floats();
+    const auto& source = golden->require(matrix + ".f32");
+    auto importance = to_f32(golden->require(matrix + ".importance"));
     for (std::string variant : {"f16", "q8_0", "q8_0.imatrix"}) {
       auto type = *weight_type_from_name(variant.substr(0, variant.find('.')));
       bool weighted = variant.find('.') != std::string::npos;
-      auto actual = encode_rows(type, source.floats(), source.shape[1],
+      auto actual = encode_rows(type, to_f32(source), source.shape[1],
                                 weighted ? importance.data() : nullptr);
-      auto expected = golden.at(matrix + "." + variant + ".bytes").bytes;
+      auto expected = golden->require(matrix + "." + variant + ".bytes").bytes;
       ASSERT_EQ(actual.size(), expected.size());
       auto differs = std::mismatch(actual.begin(), actual.end(), expected.begin());
       EXPECT_EQ(differs.first - actual.begin(), static_cast<int64_t>(actual.size()))
@@ -119,18 +122,18 @@ double relative_error(std::span<const float> decoded, std::span<const float> val
 }
 
 TEST(Codec, KTypesReachGgmlsError) {
-  Golden golden("quant/blocks.safetensors");
+  auto golden = reference("blocks.safetensors");
   for (const auto& matrix : kMatrices) {
-    auto source = golden.at(matrix + ".f32");
-    auto values = source.floats();
-    auto importance = golden.at(matrix + ".importance").floats();
+    const auto& source = golden->require(matrix + ".f32");
+    auto values = to_f32(source);
+    auto importance = to_f32(golden->require(matrix + ".importance"));
     int64_t cols = source.shape[1];
     for (auto type : {WeightType::q6_k, WeightType::q5_k, WeightType::q4_k}) {
       for (bool weighted : {false, true}) {
         const float* weights = weighted ? importance.data() : nullptr;
         std::string name =
             matrix + "." + std::string(facts(type).name) + (weighted ? ".imatrix" : "");
-        auto ggml = relative_error(decode_rows(type, golden.at(name + ".bytes").bytes, cols),
+        auto ggml = relative_error(decode_rows(type, golden->require(name + ".bytes").bytes, cols),
                                    values, cols, weights);
         auto ours =
             relative_error(decode_rows(type, encode_rows(type, values, cols, weights), cols),
@@ -141,13 +144,43 @@ TEST(Codec, KTypesReachGgmlsError) {
   }
 }
 
+TEST(Codec, KTypesReachGgmlsErrorOnRows) {
+  auto golden = reference("random_blocks.safetensors");
+  const auto& source = golden->require("encode:x");
+  auto values = to_f32(source);
+  int64_t cols = source.shape[1];
+  for (auto type : {WeightType::q6_k, WeightType::q5_k, WeightType::q4_k}) {
+    std::string name(facts(type).label);
+    auto ggml = decode_rows(type, golden->require("encode:" + name + ":bytes").bytes, cols);
+    auto ours = decode_rows(type, encode_rows(type, values, cols, nullptr), cols);
+    EXPECT_LE(relative_error(ours, values, cols, nullptr),
+              relative_error(ggml, values, cols, nullptr))
+        << name;
+  }
+}
+
+// Columns that nothing depends on are still kept roughly, the others no worse for it.
+TEST(Codec, UnimportantColumnsSurvive) {
+  auto golden = reference("blocks.safetensors");
+  auto values = to_f32(golden->require("gauss.f32"));
+  std::vector<float> importance(512, 0.0f);
+  for (size_t i = 0; i < 512; i += 4) importance[i] = 1;
+  for (auto type : {WeightType::q6_k, WeightType::q5_k, WeightType::q4_k}) {
+    auto plain = decode_rows(type, encode_rows(type, values, 512, nullptr), 512);
+    auto steered = decode_rows(type, encode_rows(type, values, 512, importance.data()), 512);
+    EXPECT_LT(relative_error(steered, values, 512, importance.data()),
+              relative_error(plain, values, 512, importance.data()));
+    EXPECT_LT(relative_error(steered, values, 512, nullptr), 0.5);
+  }
+}
+
 TEST(Codec, AffineEqualsMlx) {
-  Golden golden("quant/affine.safetensors");
+  auto golden = reference("affine.safetensors");
   constexpr int kFiniteRows = 20;  // the rows before those that overflow or are not finite
   for (auto [source, type] :
        {std::pair("f32", WeightType::f32), std::pair("bf16", WeightType::bf16),
         std::pair("f16", WeightType::f16)}) {
-    auto entry = golden.at(std::string("rows_") + source);
+    const auto& entry = golden->require(std::string("rows_") + source);
     int64_t rows = entry.shape[0], cols = entry.shape[1];
     std::vector<float> values(static_cast<size_t>(rows * cols));
     decode_row(type, entry.bytes.data(), values.data(), rows * cols);
@@ -155,8 +188,9 @@ TEST(Codec, AffineEqualsMlx) {
       for (int group : {32, 64, 128}) {
         AffineFormat format{bits, group, type};
         std::string name = fmt::format("{}:{}b_g{}:", source, bits, group);
-        auto words = golden.at(name + "words").bytes, scales = golden.at(name + "scales").bytes,
-             biases = golden.at(name + "biases").bytes;
+        auto words = golden->require(name + "words").bytes,
+             scales = golden->require(name + "scales").bytes,
+             biases = golden->require(name + "biases").bytes;
         auto packed_row = static_cast<size_t>(affine_packed_bytes(format, cols));
         size_t scale_row = scales.size() / static_cast<size_t>(rows);
         ASSERT_EQ(words.size(), packed_row * static_cast<size_t>(rows));
