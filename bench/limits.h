@@ -3,6 +3,8 @@
 // second from memory.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -34,14 +36,23 @@ inline void keep(const T& value) {
   asm volatile("" : : "r"(&value) : "memory");
 }
 
-// Each loop runs 12 chains of multiply-adds `count` times and returns the flops of one round.
+// Each loop runs 12 chains of multiply-adds `count` times, all in registers (an array whose address
+// escaped would be stored at every step: only the total is kept), and returns the flops of one
+// round.
 inline double fma_loop_scalar(int64_t count) {
-  float a[12] = {}, x = 1.0000001f;
+  float a[12], x = 1.0000001f, total = 0;
+  for (float& v : a) v = x;
   for (int64_t i = 0; i < count; ++i) {
-    for (float& v : a) v = v * x + x;
-    asm volatile("" : "+m"(a) : :);
+#pragma GCC unroll 12
+    for (int j = 0; j < 12; ++j) {
+      a[j] = a[j] * x + x;
+#if defined(__x86_64__)
+      asm volatile("" : "+x"(a[j]));
+#endif
+    }
   }
-  keep(a);
+  for (float v : a) total += v;
+  keep(total);
   return 24;
 }
 
@@ -56,7 +67,10 @@ __attribute__((target("avx2,fma"))) inline double fma_loop_avx2(int64_t count) {
       asm volatile("" : "+x"(a[j]));
     }
   }
-  keep(a);
+#pragma GCC unroll 12
+  for (int j = 1; j < 12; ++j) a[0] = _mm256_add_ps(a[0], a[j]);
+  float total = _mm256_cvtss_f32(a[0]);
+  keep(total);
   return 12 * 16;
 }
 
@@ -70,7 +84,10 @@ __attribute__((target("avx512f"))) inline double fma_loop_avx512(int64_t count) 
       asm volatile("" : "+v"(a[j]));
     }
   }
-  keep(a);
+#pragma GCC unroll 12
+  for (int j = 1; j < 12; ++j) a[0] = _mm512_add_ps(a[0], a[j]);
+  float total = _mm512_cvtss_f32(a[0]);
+  keep(total);
   return 12 * 32;
 }
 #endif
@@ -82,9 +99,9 @@ inline double measure_flops(ThreadPool& pool, cpu::Isa isa) {
   if (isa == cpu::Isa::avx512) loop = fma_loop_avx512;
 #endif
   (void)isa;
-  constexpr int64_t kCount = 4'000'000;
+  constexpr int64_t kCount = 400'000;  // short, many times: the best one was not interrupted
   double best = 0;
-  for (int trial = 0; trial < 5; ++trial) {
+  for (int trial = 0; trial < 60; ++trial) {
     std::vector<double> flops(pool.threads());
     double start = seconds_now();
     pool.run(pool.threads(), [&](int64_t tile, int) { flops[tile] = loop(kCount) * kCount; });
@@ -95,22 +112,38 @@ inline double measure_flops(ThreadPool& pool, cpu::Isa isa) {
   return best;
 }
 
+// Sums 1 MiB as `kStreams` streams side by side; the best number of them is the machine's figure.
+template <int kStreams>
+inline void read_tile(const char* tile, int64_t bytes) {
+  const auto* p = reinterpret_cast<const uint64_t*>(tile);
+  int64_t length = bytes / 8 / kStreams;
+  uint64_t sum[8] = {};
+  for (int64_t i = 0; i < length; i += 8) {
+    for (int s = 0; s < kStreams; ++s) {
+      for (int j = 0; j < 8; ++j) sum[j] += p[s * length + i + j];
+    }
+  }
+  keep(sum);
+}
+
 inline double measure_read(ThreadPool& pool) {
   constexpr int64_t kBytes = int64_t{1} << 30, kTile = int64_t{1} << 20;
-  auto* memory = static_cast<char*>(std::aligned_alloc(kTile, kBytes));
+  auto* memory = static_cast<char*>(std::aligned_alloc(2 * kTile, kBytes));
+#ifdef MADV_HUGEPAGE
+  madvise(memory, kBytes, MADV_HUGEPAGE);  // as the workspace asks for
+#endif
   pool.run(kBytes / kTile, [&](int64_t tile, int) {
     std::fill_n(reinterpret_cast<uint64_t*>(memory + tile * kTile), kTile / 8, tile);
   });
   double best = 0;
-  for (int trial = 0; trial < 3; ++trial) {
+  for (int trial = 0; trial < 10; ++trial) {
     double start = seconds_now();
     pool.run(kBytes / kTile, [&](int64_t tile, int) {
-      const auto* p = reinterpret_cast<const uint64_t*>(memory + tile * kTile);
-      uint64_t sum[8] = {};
-      for (int64_t i = 0; i < kTile / 8; i += 8) {
-        for (int j = 0; j < 8; ++j) sum[j] += p[i + j];
+      if (trial % 2 == 0) {
+        read_tile<1>(memory + tile * kTile, kTile);
+      } else {
+        read_tile<4>(memory + tile * kTile, kTile);
       }
-      keep(sum);
     });
     best = std::max(best, kBytes / (seconds_now() - start));
   }
