@@ -17,6 +17,12 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%d thread(s): f32 multiply-add peak %.1f GFLOPS, memory read %.1f GB/s\n",
                  threads, limits.flops * 1e-9, limits.read_bytes * 1e-9);
   }
+  double one = speech::bench::limits(1).flops;
+  if (report.default_threads >= 2 && speech::bench::limits(2).flops < 1.5 * one) {
+    std::fprintf(stderr,
+                 "WARNING: two threads reach no more than one: other processes hold the cores, and "
+                 "ratios at two threads are not to be trusted\n");
+  }
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }

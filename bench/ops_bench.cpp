@@ -1,8 +1,11 @@
 // Every operation but the matrix product, at the sizes of the families. Each line shows GFLOPS and
 // the share of the multiply-add peak, or GB/s (bytes that must move at least once) and the share of
-// the read bandwidth; values in cache can exceed the latter.
+// the read bandwidth; values in cache can exceed the latter. Rates are those of the fastest
+// iteration, as the limits are those of the fastest trial, so that both sides of a ratio are free
+// of interruptions; the Time column is the mean and shows how disturbed the run was.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -35,17 +38,26 @@ struct Bench {
   Workspace workspace;
 };
 
-void report(benchmark::State& state, int threads, double flops, double bytes) {
-  using benchmark::Counter;
-  double runs = static_cast<double>(state.iterations());
+// Runs the benchmark; seconds of the fastest iteration.
+template <typename Body>
+double fastest(benchmark::State& state, const Body& body) {
+  double best = 1e30;
+  for (auto _ : state) {
+    double start = seconds_now();
+    body();
+    best = std::min(best, seconds_now() - start);
+  }
+  return best;
+}
+
+void report(benchmark::State& state, int threads, double seconds, double flops, double bytes) {
   if (flops > 0) {
-    state.counters["GFLOPS"] = Counter(flops * runs * 1e-9, Counter::kIsRate);
-    state.counters["of_peak"] = Counter(flops * runs / limits(threads).flops, Counter::kIsRate);
+    state.counters["best_GFLOPS"] = flops / seconds * 1e-9;
+    state.counters["of_peak"] = flops / seconds / limits(threads).flops;
   }
   if (bytes > 0) {
-    state.counters["GB/s"] = Counter(bytes * runs * 1e-9, Counter::kIsRate);
-    state.counters["of_read"] =
-        Counter(bytes * runs / limits(threads).read_bytes, Counter::kIsRate);
+    state.counters["best_GB/s"] = bytes / seconds * 1e-9;
+    state.counters["of_read"] = bytes / seconds / limits(threads).read_bytes;
   }
 }
 
@@ -61,9 +73,10 @@ void full_attention(benchmark::State& state, bool causal) {
   Tensor out = b.random({n, heads, d});
   AttentionMask mask;
   mask.causal = causal;
-  for (auto _ : state) b.backend->attention(out, q, k, v, 1 / std::sqrt(float(d)), mask);
+  double seconds =
+      fastest(state, [&] { b.backend->attention(out, q, k, v, 1 / std::sqrt(float(d)), mask); });
   double pairs = causal ? n * (n + 1) / 2.0 : 1.0 * n * n;
-  report(state, b.backend->threads(), 4 * pairs * heads * d, 0);
+  report(state, b.backend->threads(), seconds, 4 * pairs * heads * d, 0);
 }
 void BM_AttentionFull(benchmark::State& state) {
   full_attention(state, false);
@@ -90,8 +103,8 @@ void BM_AttentionDecode(benchmark::State& state) {
   }
   AttentionMask mask;
   mask.causal = true;
-  for (auto _ : state) b.backend->attention_batch(out, q, batch, 0.088f, mask);
-  report(state, b.backend->threads(), 0, 8.0 * sequences * keys * kv * d);
+  double seconds = fastest(state, [&] { b.backend->attention_batch(out, q, batch, 0.088f, mask); });
+  report(state, b.backend->threads(), seconds, 0, 8.0 * sequences * keys * kv * d);
 }
 BENCHMARK(BM_AttentionDecode)
     ->ArgsProduct({{1, 2}, {1, 8}, {512, 8192}})
@@ -113,8 +126,9 @@ void BM_RelativeAttention(benchmark::State& state) {
     mask.global_keys = 1;
     pairs = 1.0 * n * (2 * window + 1) - 1.0 * window * (window + 1);
   }
-  for (auto _ : state) b.backend->relative_attention(out, q, k, v, p, u, bias, 0.088f, mask);
-  report(state, b.backend->threads(), 6 * pairs * heads * d, 0);
+  double seconds = fastest(
+      state, [&] { b.backend->relative_attention(out, q, k, v, p, u, bias, 0.088f, mask); });
+  report(state, b.backend->threads(), seconds, 6 * pairs * heads * d, 0);
 }
 BENCHMARK(BM_RelativeAttention)
     ->ArgsProduct({{1, 2}, {375, 2048}, {0, 128}})
@@ -130,8 +144,8 @@ void rows_benchmark(benchmark::State& state, double arrays, const Operation& ope
   int64_t n = state.range(1);
   Tensor x = b.random({n, 1024}), y = b.random({n, 1024}), out = b.random({n, 1024});
   Tensor row = b.random({1024});
-  for (auto _ : state) operation(*b.backend, out, x, y, row);
-  report(state, b.backend->threads(), 0, arrays * 4 * 1024 * n);
+  double seconds = fastest(state, [&] { operation(*b.backend, out, x, y, row); });
+  report(state, b.backend->threads(), seconds, 0, arrays * 4 * 1024 * n);
 }
 #define ROWS(name, arrays, call)                                                             \
   void BM_##name(benchmark::State& state) {                                                  \
@@ -168,16 +182,16 @@ void BM_Rope(benchmark::State& state) {
   std::vector<float> frequency(64);
   for (int64_t i = 0; i < n; ++i) positions[i] = static_cast<int32_t>(i);
   for (int i = 0; i < 64; ++i) frequency[i] = std::pow(1e6f, -i / 64.0f);
-  for (auto _ : state) b.backend->rope(x, positions, frequency);
-  report(state, b.backend->threads(), 0, 2.0 * x.size() * 4);
+  double seconds = fastest(state, [&] { b.backend->rope(x, positions, frequency); });
+  report(state, b.backend->threads(), seconds, 0, 2.0 * x.size() * 4);
 }
 BENCHMARK(BM_Rope)->ArgsProduct({{1, 2}, {375, 32768}})->UseRealTime()->MinTime(0.1);
 
 void BM_LstmStep(benchmark::State& state) {
   Bench b(1);
   Tensor gates = b.random({1, 2560}), c = b.random({1, 640}), h = b.random({1, 640});
-  for (auto _ : state) b.backend->lstm_step(h, c, gates);
-  report(state, 1, 0, 4.0 * 7 * 640);
+  double seconds = fastest(state, [&] { b.backend->lstm_step(h, c, gates); });
+  report(state, 1, seconds, 0, 4.0 * 7 * 640);
 }
 BENCHMARK(BM_LstmStep)->MinTime(0.1);
 
@@ -188,8 +202,9 @@ void BM_DepthwiseConv1d(benchmark::State& state) {
   int64_t n = state.range(1), c = 1024, taps = 9;
   Tensor x = b.random({n, c}), w = b.random({c, taps}), bias = b.random({c}),
          out = b.random({n, c});
-  for (auto _ : state) b.backend->depthwise_conv1d(out, x, w, bias, 4, Activation::silu);
-  report(state, b.backend->threads(), 2.0 * n * c * taps, 8.0 * n * c);
+  double seconds =
+      fastest(state, [&] { b.backend->depthwise_conv1d(out, x, w, bias, 4, Activation::silu); });
+  report(state, b.backend->threads(), seconds, 2.0 * n * c * taps, 8.0 * n * c);
 }
 BENCHMARK(BM_DepthwiseConv1d)->ArgsProduct({{1, 2}, {375, 16384}})->UseRealTime()->MinTime(0.1);
 
@@ -199,8 +214,9 @@ void BM_Conv2d(benchmark::State& state) {
   int64_t n = 3000, mel = 80, c = 256;
   Tensor x = b.random({n, mel, 1}), w = b.random({c, 9}), bias = b.random({c});
   Tensor out = b.random({n / 2, mel / 2, c});
-  for (auto _ : state) b.backend->conv2d(out, x, w, bias, 3, 2, 1, Activation::relu);
-  report(state, b.backend->threads(), 2.0 * out.size() * 9, 4.0 * (out.size() + x.size()));
+  double seconds =
+      fastest(state, [&] { b.backend->conv2d(out, x, w, bias, 3, 2, 1, Activation::relu); });
+  report(state, b.backend->threads(), seconds, 2.0 * out.size() * 9, 4.0 * (out.size() + x.size()));
 }
 BENCHMARK(BM_Conv2d)->Args({1})->Args({2})->UseRealTime()->MinTime(0.1);
 
@@ -209,8 +225,9 @@ void BM_DepthwiseConv2d(benchmark::State& state) {
   int64_t n = 1500, mel = 40, c = 256;
   Tensor x = b.random({n, mel, c}), w = b.random({c, 9}), bias = b.random({c});
   Tensor out = b.random({n / 2, mel / 2, c});
-  for (auto _ : state) b.backend->depthwise_conv2d(out, x, w, bias, 3, 2, 1, Activation::none);
-  report(state, b.backend->threads(), 2.0 * out.size() * 9, 4.0 * (out.size() + x.size()));
+  double seconds = fastest(
+      state, [&] { b.backend->depthwise_conv2d(out, x, w, bias, 3, 2, 1, Activation::none); });
+  report(state, b.backend->threads(), seconds, 2.0 * out.size() * 9, 4.0 * (out.size() + x.size()));
 }
 BENCHMARK(BM_DepthwiseConv2d)->Args({1})->Args({2})->UseRealTime()->MinTime(0.1);
 

@@ -151,6 +151,104 @@ TEST(Backend, ShapeErrorsNameOperationAndShapes) {
   EXPECT_THROW(backend->attention(q.t, q.t, k3.t, k3.t, 1, {}), Error);
 }
 
+// Everything that is cut into tiles, on 1, 2 and 3 threads of every instruction set: the same
+// bytes.
+TEST(Backend, ThreadsDoNotChangeTheBytes) {
+  const char* before = std::getenv("SPEECH_CPU");
+  std::string saved = before ? before : "";
+  for (const std::string& isa : cpu_report().available) {
+    ::setenv("SPEECH_CPU", isa.c_str(), 1);
+    std::vector<std::vector<float>> results[3];
+    for (int threads : {1, 2, 3}) {
+      auto backend = make_cpu_backend(threads);
+      auto keep = [&](const Values& v) { results[threads - 1].push_back(v.data); };
+      int64_t n = 137, heads = 4, d = 40, c = 100;
+      Values q({n, heads, d}, 1), k({n, heads, d}, 2), v({n, heads, d}, 3),
+          p({2 * n - 1, heads, d}, 4);
+      Values u({heads, d}, 5), bias({heads, d}, 6), out({n, heads, d});
+      AttentionMask causal;
+      causal.causal = true;
+      backend->attention(out.t, q.t, k.t, v.t, 0.2f, causal);
+      keep(out);
+      backend->relative_attention(out.t, q.t, k.t, v.t, p.t, u.t, bias.t, 0.2f, {});
+      keep(out);
+      AttentionMask local;
+      local.window_left = local.window_right = n - 1;
+      local.global_keys = 1;
+      backend->relative_attention(out.t, q.t, k.t, v.t, p.t, u.t, bias.t, 0.2f, local);
+      keep(out);
+      Values x({2 * n, c}, 7), y({2 * n, c}), row({c}, 8), w({c, 9}, 9), full({60, c}, 10);
+      backend->layer_norm(y.t, x.t, row.t, row.t, 1e-5f);
+      keep(y);
+      backend->rms_norm(y.t, x.t, row.t, 1e-6f);
+      keep(y);
+      backend->softmax(y.t, x.t);
+      keep(y);
+      backend->log_softmax(y.t, x.t);
+      keep(y);
+      backend->activate(y.t, x.t, Activation::gelu);
+      keep(y);
+      backend->depthwise_conv1d(y.t, x.t, w.t, row.t, 4, Activation::silu);
+      keep(y);
+      Values image({2 * n, 25, 4}, 11), filter({c, 36}, 12), conv({n, 13, c});
+      backend->conv2d(conv.t, image.t, filter.t, row.t, 3, 2, 1, Activation::relu);
+      keep(conv);
+      Values product({2 * n, 60});
+      backend->matmul(product.t, x.t, weight_of(full), {{}, Activation::silu, {}, 1.0f, {}});
+      keep(product);
+      Values turned({n, heads, d}, 13);
+      std::vector<int32_t> positions(n);
+      std::vector<float> frequency(d / 2);
+      for (int64_t i = 0; i < n; ++i) positions[i] = static_cast<int32_t>(3 * i);
+      for (int64_t i = 0; i < d / 2; ++i) frequency[i] = std::pow(1e4f, -2.0f * i / d);
+      backend->rope(turned.t, positions, frequency);
+      keep(turned);
+    }
+    for (int other : {1, 2}) {
+      ASSERT_EQ(results[0].size(), results[other].size());
+      for (size_t i = 0; i < results[0].size(); ++i) {
+        ASSERT_EQ(std::memcmp(results[0][i].data(), results[other][i].data(),
+                              results[0][i].size() * sizeof(float)),
+                  0)
+            << isa << ", " << other + 1 << " threads, result " << i;
+      }
+    }
+  }
+  ::setenv("SPEECH_CPU", saved.c_str(), 1);
+}
+
+// A batch gives each sequence the bytes it gets alone, whatever stands beside it.
+TEST(Backend, AttentionBatchEqualsSingleCalls) {
+  auto backend = make_cpu_backend(2);
+  int64_t heads = 6, kv = 2, d = 48;
+  struct Sequence {
+    int64_t rows, keys;
+  };
+  std::vector<Sequence> sizes = {{1, 90}, {70, 70}, {3, 200}, {1, 1}};
+  Values q({75, heads, d}, 1), out({75, heads, d}), alone({75, heads, d});
+  std::vector<Values> caches;
+  for (const Sequence& s : sizes) {
+    caches.emplace_back(std::initializer_list<int64_t>{s.keys, kv, d}, 2);
+    caches.emplace_back(std::initializer_list<int64_t>{s.keys, kv, d}, 3);
+  }
+  AttentionMask mask;
+  mask.causal = true;
+  std::vector<AttentionSequence> batch;
+  int64_t row = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    auto [rows, keys] = sizes[i];
+    batch.push_back({rows, caches[2 * i].t, caches[2 * i + 1].t, keys - rows});
+    mask.query_offset = keys - rows;
+    backend->attention(alone.t.slice(0, row, row + rows), q.t.slice(0, row, row + rows),
+                       batch.back().k, batch.back().v, 0.15f, mask);
+    row += rows;
+  }
+  backend->attention_batch(out.t, q.t, batch, 0.15f, mask);
+  EXPECT_EQ(std::memcmp(out.data.data(), alone.data.data(), out.data.size() * sizeof(float)), 0);
+  batch.pop_back();
+  EXPECT_THROW(backend->attention_batch(out.t, q.t, batch, 0.15f, mask), Error);
+}
+
 TEST(Backend, AnUnknownInstructionSetIsRefused) {
   const char* before = std::getenv("SPEECH_CPU");
   std::string saved = before ? before : "";

@@ -31,10 +31,17 @@ int64_t attention_tile(const AttentionArgs& args) {
   return larger(1, kPairs / (args.heads / args.kv_heads));
 }
 
+// Rows of kPairs floats that a tile keeps beside its copy of a block's values.
+inline int64_t band_rows(const AttentionArgs& args) {
+  if (!args.p) return 0;
+  return larger(args.d, kKeys + kPairs + kTileRows);
+}
+
 size_t attention_scratch(const AttentionArgs& args) {
-  int64_t d = round_up(args.d, kLanes > kTileRows ? kLanes : kTileRows);
-  int64_t rows = 4 * d + kKeys + kTileRows + (args.p ? 2 * kKeys + kPairs + kTileRows : 0);
-  return sizeof(float) * static_cast<size_t>(rows * kPairs + 8 * kPairs);
+  int64_t d = round_up(args.d, kLanes);
+  int64_t rows = 3 * d + kKeys + kTileRows + 5 + band_rows(args);
+  int64_t tile = rows * kPairs + kKeys * args.d;
+  return sizeof(float) * static_cast<size_t>(larger(tile, 2 * kFewPairs * (d + kKeys)));
 }
 
 // out[r][pairs] = sum over c < d of rows[r][c] * lanes[c][pairs] for kTileRows rows.
@@ -126,6 +133,18 @@ void accumulate_values(float* sums, const float* alpha, const float* p, const fl
       }
     }
   }
+}
+
+// The block's value rows side by side: rows that lie a multiple of 4 KiB apart would share a few
+// lines of the first-level cache, and each is read once per kTileRows columns.
+const float* pack_values(float* to, const float* v, int64_t v_row, int64_t keys, int64_t d) {
+  if (v_row == d) return v;
+  for (int64_t k = 0; k < keys; ++k) {
+    int64_t c = 0;
+    for (; c + kLanes <= d; c += kLanes) store(to + k * d + c, load(v + k * v_row + c));
+    for (; c < d; ++c) to[k * d + c] = v[k * v_row + c];
+  }
+  return to;
 }
 
 struct Pair {
@@ -234,6 +253,7 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
   float *total = max_at + kPairs, *alpha = total + kPairs, *from = alpha + kPairs,
         *to = from + kPairs;
   float* band = to + kPairs;
+  float* values = band + band_rows(args) * kPairs;
   const float* k0 = args.k + kv_head * args.k_head;
   const float* v0 = args.v + kv_head * args.v_head;
   const float* queries[kPairs];
@@ -273,7 +293,8 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
         block_softmax(scores + v, kPairs, n, args.scale, max_at + v, total + v, alpha + v,
                       [](int64_t, F s) { return s; });
       }
-      accumulate_values(sums, alpha, scores, v0 + key * args.v_row, args.v_row, n, d);
+      accumulate_values(sums, alpha, scores,
+                        pack_values(values, v0 + key * args.v_row, args.v_row, n, d), d, n, d);
     }
   }
 
@@ -323,7 +344,8 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
                       });
       }
     }
-    accumulate_values(sums, alpha, scores, v0 + key * args.v_row, args.v_row, n, d);
+    accumulate_values(sums, alpha, scores,
+                      pack_values(values, v0 + key * args.v_row, args.v_row, n, d), d, n, d);
   });
 
   unpack_lanes(outputs, sums, total, count, d);
