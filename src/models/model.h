@@ -106,6 +106,8 @@ std::string model_info_json(const ModelInfo& info, const std::string& device = {
 struct LoadParams {
   std::string device = "auto";  // "auto" or "cpu"
   int threads = 0;              // 0: default_threads()
+  // Called with the backend that the model has made, gives the one it uses: for profiles.
+  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend;
 };
 
 // Progress and cancelling of one request. check() throws Error(cancelled).

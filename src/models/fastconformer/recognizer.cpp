@@ -35,6 +35,7 @@ class FastConformer : public Recognizer {
       : config_(read_config(*file)) {
     info_ = read_info(*file);
     backend_ = make_cpu_backend(params.threads);
+    if (params.wrap_backend) backend_ = params.wrap_backend(std::move(backend_));
     weights_ = load_weights(std::move(file), config_);
     frontend_.emplace(config_.frontend, floats(weights_.window), floats(weights_.filterbank));
   }
