@@ -84,14 +84,14 @@ void profile(const std::string& path, const std::string& audio, int threads, int
       best_times = times;
     }
   }
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
   auto plain = make_cpu_backend(threads);
   double alone = 0;
   for (int i = 0; i < runs; ++i) {
     const double seconds = products_alone(best_times, *plain);
     if (i == 0 || seconds < alone) alone = seconds;
   }
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
   fmt::print("{:.2f} s of audio in {:.3f} s (RTF {:.4f}), peak {:.1f} MB, file {:.1f} MB\n", length,
              best, best / length, static_cast<double>(usage.ru_maxrss) / 1024,
              static_cast<double>(model->info().file_bytes) / 1048576);

@@ -5,8 +5,9 @@
 namespace speech::fastconformer {
 namespace {
 
-// Frames whose joint is evaluated at once with the same prediction. RNN-T looks further ahead while
-// it meets blanks; TDT steps over frames by itself.
+// Frames whose joint is evaluated at once with the same prediction: few rows cost hardly more than
+// one, as reading the weights is what takes the time. RNN-T looks further ahead while it meets
+// blanks. With several utterances there are enough rows without looking ahead.
 constexpr int64_t kLook = 4, kLongestLook = 64;
 constexpr size_t kTracedSteps = 16;
 
@@ -17,7 +18,7 @@ struct Search {
   int64_t frame = 0;
   int64_t last_frame = -1;  // of the last token
   int on_frame = 0;         // tokens on it
-  int64_t look = 1;
+  int64_t look = kLook;
   int64_t evaluated = 0, row = 0, rows = 0;  // frames evaluated, and where their logits are
   Emissions tokens;
 
@@ -85,12 +86,14 @@ std::vector<Emissions> decode_greedy(Run& run, const Transducer& model, const Te
     std::vector<Search*> active;
     std::vector<Transducer::Query> queries;
     int64_t rows = 0;
+    const auto under_way =
+        std::count_if(searches.begin(), searches.end(), [](const Search& s) { return !s.done(); });
     for (Search& s : searches) {
       if (s.done()) continue;
       active.push_back(&s);
       s.evaluated = s.frame;
       s.row = rows;
-      s.rows = std::min(s.look, s.utterance.frames - s.frame);
+      s.rows = std::min(under_way < kLook ? s.look : 1, s.utterance.frames - s.frame);
       rows += s.rows;
       queries.push_back({s.utterance.first + s.frame, s.rows, &s.prediction});
     }
@@ -132,7 +135,7 @@ std::vector<Emissions> decode_greedy(Run& run, const Transducer& model, const Te
                               {static_cast<int32_t>(frame), label, predicted, step, forced});
         }
       }
-      s->look = label != c.blank || tdt ? 1 : std::clamp(2 * s->look, kLook, kLongestLook);
+      s->look = label != c.blank || tdt ? kLook : std::min(2 * s->look, kLongestLook);
     }
 
     // The prediction network moves on for those that have one.

@@ -16,7 +16,7 @@ struct Activations {
   Tensor x;          // [rows, d] the residual stream
   Tensor y;          // [rows, d] what a module reads; the attention's context
   Tensor q, k, v;    // [rows, d] attention; the convolution module uses the same three
-  Tensor hidden;     // [kFeedForwardRows, ff]
+  Tensor hidden;     // [up to kFeedForwardRows, ff]; lies where q, k and v do
   Tensor positions;  // [distances, d] sinusoids
   Tensor p;          // [distances, d] the same as a layer projects them
 };
@@ -179,11 +179,6 @@ Tensor positions(Run& run, const EncoderConfig& c, int64_t last) {
 
 }  // namespace
 
-int64_t encoder_bytes_per_frame(const Config& config) {
-  const int64_t tensors = config.encoder.local ? 5 : 9;
-  return tensors * config.encoder.d_model * static_cast<int64_t>(sizeof(float));
-}
-
 Tensor encode(Run& run, const Weights& weights, const Config& config,
               std::span<const std::vector<float>> features, std::vector<Utterance>& utterances,
               const std::function<void(int)>& layer_done) {
@@ -211,10 +206,17 @@ Tensor encode(Run& run, const Weights& weights, const Config& config,
   trace(run, "16_scaled", a.x);
 
   a.y = run.tensor({rows, d});
-  a.q = run.tensor({rows, d});
-  a.k = run.tensor({rows, d});
-  a.v = run.tensor({rows, d});
-  a.hidden = run.tensor({std::min(rows, kFeedForwardRows), weights.layers[0].ff1_up.weight.rows});
+  // The feed-forwards and the other modules never need theirs at the same time.
+  const int64_t inner = weights.layers[0].ff1_up.weight.rows;
+  const int64_t inner_rows = std::min(rows, kFeedForwardRows);
+  const Tensor shared = run.tensor({std::max(3 * rows * d, inner_rows * inner)});
+  const auto part = [&](int64_t i) {
+    return shared.slice(0, i * rows * d, (i + 1) * rows * d).reshape({rows, d});
+  };
+  a.q = part(0);
+  a.k = part(1);
+  a.v = part(2);
+  a.hidden = shared.slice(0, 0, inner_rows * inner).reshape({inner_rows, inner});
   a.positions = positions(run, c, c.local ? c.context : longest - 1);
   trace(run, "17_pos_emb", a.positions);
   a.p = run.tensor({a.positions.dim(0), d});

@@ -23,7 +23,4 @@ Tensor encode(Run& run, const Weights& weights, const Config& config,
               std::span<const std::vector<float>> features, std::vector<Utterance>& utterances,
               const std::function<void(int)>& layer_done);
 
-// The memory that encode() takes for one frame more, in bytes.
-int64_t encoder_bytes_per_frame(const Config& config);
-
 }  // namespace speech::fastconformer

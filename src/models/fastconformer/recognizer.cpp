@@ -20,7 +20,7 @@ Decoding decoding_of(const std::string& name) {
 }
 
 // Frames of all utterances that are encoded together: what bounds the memory of a call.
-constexpr int64_t kBatchFrames = 7500;
+constexpr int64_t kBatchFrames = WindowRule().whole;
 
 // One stretch of one audio, recognized by itself.
 struct Piece {
@@ -213,9 +213,8 @@ ModelInfo read_info(const GgufFile& file) {
     fail(Status::model_file, "{}: speech.language_use is \"{}\", expected \"checked\"", file.path(),
          use);
   }
-  OptionSpec language{.id = option::language, .steers = false};
-  language.choices = info.languages;
-  info.options.push_back(language);
+  info.options.push_back(
+      {.id = option::language, .steers = false, .default_value = std::string("auto")});
   info.options.push_back({.id = option::timestamps, .default_value = false});
 
   std::vector<std::string> choices{"greedy"};

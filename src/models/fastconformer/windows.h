@@ -9,12 +9,12 @@
 
 namespace speech::fastconformer {
 
-// All in encoder frames of 80 ms (at the usual hop and subsampling).
+// All in encoder frames (80 ms at the usual hop and subsampling).
 struct WindowRule {
-  int64_t whole = 7500;   // up to this length nothing is cut
-  int64_t length = 3750;  // longest window
-  int64_t overlap = 375;  // frames that neighbours share, at least
-  int64_t margin = 50;    // no cut so close to the edge of a window
+  int64_t whole = 3750;   // 5 minutes: up to this length nothing is cut
+  int64_t length = 750;   // 1 minute: longest window
+  int64_t overlap = 125;  // 10 seconds that neighbours share
+  int64_t margin = 25;    // 2 seconds: no cut so close to the edge of a window
 };
 
 struct Window {
