@@ -157,7 +157,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   std::vector<uint64_t>* numbers_ = nullptr;
 };
 
-TensorEntry check_tensor(HeaderTensor&& header, std::string_view path) {
+TensorEntry check_tensor(const HeaderTensor& header, std::string_view path) {
   if (header.dtype.empty() || !header.shape || !header.offsets || header.offsets->size() != 2) {
     fail(Status::model_file, "{}: tensor {} lacks dtype, shape or two data_offsets", path,
          header.name);
@@ -168,7 +168,7 @@ TensorEntry check_tensor(HeaderTensor&& header, std::string_view path) {
          header.dtype);
   }
   TensorEntry tensor;
-  tensor.name = std::move(header.name);
+  tensor.name = header.name;
   tensor.type = type->type;
   tensor.type_name = type->name;
   for (uint64_t size : *header.shape) {
@@ -303,10 +303,9 @@ void SafetensorsFile::read(std::shared_ptr<const MappedFile> file) {
   };
   std::vector<Place> places;
   places.reserve(handler.tensors.size());
-  for (HeaderTensor& entry : handler.tensors) {
-    auto offsets = entry.offsets;
-    TensorEntry tensor = check_tensor(std::move(entry), path);
-    auto [begin, end] = std::pair((*offsets)[0], (*offsets)[1]);
+  for (const HeaderTensor& entry : handler.tensors) {
+    TensorEntry tensor = check_tensor(entry, path);
+    auto [begin, end] = std::pair((*entry.offsets)[0], (*entry.offsets)[1]);
     if (end > data.size()) {
       fail(Status::model_file,
            "{}: tensor {} ends at byte {} of the data, which has {}: the file is cut short or "
