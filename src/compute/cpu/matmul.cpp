@@ -14,51 +14,64 @@ namespace {
 constexpr int64_t kChunkRows = 384;
 
 // Sums of one group must stay inside int32 whatever the codes and activations are:
-constexpr bool sums_fit(IntFormat format, int64_t largest_code) {
-  return format.group * largest_code * format.x_max <= INT32_MAX;
+constexpr bool sums_fit(int64_t group, int64_t largest_code, int64_t x_max) {
+  return group * largest_code * x_max <= INT32_MAX;
 }
 // 127 * 257: the largest that is also two signed bytes, 256 * high + low.
 constexpr int kMax = 32639;
-constexpr IntFormat kQ8{32, 0, kMax};   // int8
-constexpr IntFormat kQ6{32, 0, 16383};  // (q - 32) * scale: 32 * 128
-constexpr IntFormat kQ5{32, 32, kMax};  // q * scale: 31 * 63
-constexpr IntFormat kQ4{64, 32, kMax};  // q * scale: 15 * 63
-static_assert(sums_fit(kQ8, 128) && sums_fit(kQ6, 4096) && sums_fit(kQ5, 1953) &&
-              sums_fit(kQ4, 945) && sums_fit(IntFormat{128, 128, kMax}, 255));
+IntFormat words(int group, int bias_group, int x_max) {
+  return {group, bias_group, x_max, false, false, 0};
+}
+IntFormat bytes(int group, int bias_group, int order = 0) {
+  return {group, bias_group, kMax, true, false, order};
+}
+
+// Words: q8_0 int8; q6_k (q - 32) * scale; q5_k and q4_k q * scale; affine uint8.
+static_assert(sums_fit(32, 128, kMax) && sums_fit(32, 32 * 128, 16383) &&
+              sums_fit(32, 31 * 63, kMax) && sums_fit(64, 15 * 63, kMax) &&
+              sums_fit(128, 255, kMax));
+// Bytes: uint8 by int8 planes, and the sum of both.
+static_assert(sums_fit(128, 255, 128) && sums_fit(128, 255, kMax));
 
 bool is_float(WeightType type) {
   return type == WeightType::f32 || type == WeightType::f16 || type == WeightType::bf16;
 }
 
-IntFormat int_format(const Weight& w) {
+IntFormat int_format(const Weight& w, bool prefer_bytes) {
   switch (w.type) {
-    case WeightType::q8_0:
-      return kQ8;
-    case WeightType::q6_k:
-      return kQ6;
+    case WeightType::q8_0: {
+      IntFormat format = prefer_bytes ? bytes(32, 0) : words(32, 0, kMax);
+      format.offset = prefer_bytes;
+      return format;
+    }
+    case WeightType::q6_k:  // groups of 16: too short for a float scale each
+      return words(32, 0, 16383);
     case WeightType::q5_k:
-      return kQ5;
+      return prefer_bytes ? bytes(32, 32) : words(32, 32, kMax);
     case WeightType::q4_k:
-      return kQ4;
-    default:
-      return {w.affine.group, w.affine.group, kMax};
+      return prefer_bytes ? bytes(32, 32) : words(64, 32, kMax);
+    default: {
+      int group = w.affine.group, bits = w.affine.bits;
+      return prefer_bytes ? bytes(group, group, bits == 4 || bits == 2 ? bits : 0)
+                          : words(group, group, kMax);
+    }
   }
 }
 
-const uint8_t* bytes(const std::byte* p) {
+const uint8_t* stored(const std::byte* p) {
   return reinterpret_cast<const uint8_t*>(p);
 }
 
 PackedRows packed_rows(const Weight& w) {
   PackedRows p = {};
   p.type = w.type;
-  p.data = bytes(w.data);
+  p.data = stored(w.data);
   p.row_bytes = w.row_bytes;
   p.rows = w.rows;
   p.cols = w.cols;
   if (w.type == WeightType::affine) {
-    p.scales = bytes(w.scales);
-    p.biases = bytes(w.biases);
+    p.scales = stored(w.scales);
+    p.biases = stored(w.biases);
     p.bits = w.affine.bits;
     p.group = w.affine.group;
     p.scale_type = w.affine.scale_type;
@@ -94,10 +107,12 @@ class Product {
         scratch_(scratch),
         w_(packed_rows(args.w)),
         float_(is_float(args.w.type)),
-        format_(float_ ? IntFormat{1, 0, 0} : int_format(args.w)),
+        format_(float_ ? words(1, 0, 0) : int_format(args.w, table.bytes)),
         unit_(float_ ? kFloatColumns : kUnitColumns),
         units_((args.w.cols + unit_ - 1) / unit_),
-        sums_(format_.bias_group ? kUnitColumns / format_.bias_group : 0),
+        sums_(format_.bias_group ? kUnitColumns / format_.bias_group
+              : format_.offset   ? 2 * kUnitColumns / format_.group
+                                 : 0),
         most_(std::min(args.n, kChunkRows)) {}
 
   void run() {
@@ -179,34 +194,42 @@ class Product {
   void multiply() {
     PerThread sizes;
     scratch_.reserve_threads(per_thread(nullptr, sizes));
-    // Few panels and many rows: rows are shared out too, at the price of unpacking once more.
+    // Few panels and many rows: rows are shared out too, at the price of unpacking once more. Many
+    // panels and few rows: several neighbouring panels make a tile.
     int64_t panels = (args_.w.rows + table_.panel_rows - 1) / table_.panel_rows;
-    int64_t parts = 1;
-    while (panels * parts < 4 * pool_.threads() && count_ / parts >= 96) parts *= 2;
+    int64_t parts = 1, wanted = 8 * pool_.threads();
+    while (panels * parts < wanted / 2 && count_ / parts >= 96) parts *= 2;
     int64_t rows = (count_ + parts - 1) / parts;
-    pool_.run(panels * parts, [&](int64_t tile, int thread) {
+    int64_t group = std::max<int64_t>(1, count_ < 64 ? panels / wanted : 1);
+    int64_t groups = (panels + group - 1) / group;
+    pool_.run(groups * parts, [&](int64_t tile, int thread) {
       int64_t begin = tile % parts * rows;
-      multiply_panel(tile / parts * table_.panel_rows, begin, std::min(count_, begin + rows),
-                     thread);
+      int64_t end = std::min((tile / parts + 1) * group, panels);
+      for (int64_t panel = tile / parts * group; panel < end; ++panel) {
+        multiply_panel(panel, begin, std::min(count_, begin + rows), thread);
+      }
     });
   }
 
-  // Rows [begin, end) of the chunk with the panel that begins at weight row `row`.
-  void multiply_panel(int64_t row, int64_t begin, int64_t end, int thread) {
+  // Rows [begin, end) of the chunk with one panel.
+  void multiply_panel(int64_t panel, int64_t begin, int64_t end, int thread) {
     if (begin >= end) return;
     PerThread mine;
     per_thread(scratch_.thread(thread), mine);
-    int64_t panel_rows = table_.panel_rows;
+    int64_t panel_rows = table_.panel_rows, row = panel * panel_rows;
     std::memset(mine.acc, 0, sizeof(float) * (end - begin) * panel_rows);
     for (int64_t u = 0; u < units_; ++u) {
       int64_t at = u * most_ + begin;
       int columns = columns_of(u);
+      // The next unit, or the first one of the next panel.
+      int64_t ahead = w_.row_bytes * unit_ / w_.cols;
+      if (u + 1 == units_) ahead = w_.row_bytes * panel_rows - u * ahead;
       if (float_) {
-        table_.unpack_float(w_, row, u * unit_, columns, mine.float_panel);
+        table_.unpack_float(w_, row, u * unit_, columns, ahead, mine.float_panel);
         table_.multiply_float({mine.float_panel, columns, x_float_ + at * unit_, mine.acc,
                                static_cast<int>(end - begin)});
       } else {
-        table_.unpack(w_, format_, row, u * unit_, columns, mine.panel);
+        table_.unpack(w_, format_, row, u * unit_, columns, ahead, mine.panel);
         table_.multiply({mine.panel, format_, columns, x_ + at * unit_, x_scales_ + at * kScales,
                          x_sums_ + at * sums_, mine.acc, static_cast<int>(end - begin)});
       }

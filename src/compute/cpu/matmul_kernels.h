@@ -4,10 +4,14 @@
 // unit of a panel is unpacked once into the first-level cache and then multiplied with every row of
 // x; sums over the units so far wait in an f32 tile [n, panel_rows].
 //
-// Quantized weights: the panel holds the stored codes exactly, as int16 (for the K types the code
-// times the integer scale of its group). Activations are int16 too, |x| <= x_max, with one f32
-// scale per row and kScaleColumns columns. A sum of products over one group of columns is an exact
-// int32, so it does not matter in which order or by which instructions it is made; what follows is
+// Quantized weights: the panel holds the stored codes exactly; activations are integers,
+// |x| <= x_max, with one f32 scale per row and kScaleColumns columns. Two layouts:
+//   words  codes (for the K types times the integer scale of their group) and activations as int16,
+//          multiplied in pairs of columns
+//   bytes  codes as uint8, in fours of columns; activations in two planes of int8,
+//          x = 256 * high + low, each multiplied by itself
+// A sum of products over one group of columns is an exact int32 (or two), so it does not matter in
+// which order or by which instructions it is made; what follows is
 //   acc = fma(float(sum), group scale * x scale, acc)    for each group, in order
 //   acc = fma(group bias, sum of the group's x, acc)     for each bias of the unit, in order
 // for each output by itself. Float weights: acc = fma(w, x, acc) over the columns in order. So an
@@ -30,9 +34,16 @@ inline constexpr int kPanelRowsMax = 32;
 
 // How a type is multiplied. No sum of a group can leave int32: see the table in matmul.cpp.
 struct IntFormat {
-  int group;       // columns summed in int32 before a float scale: 16 < group <= kScaleColumns
+  int group;       // columns summed in int32 before a float scale: 32, 64 or 128
   int bias_group;  // columns that share a bias; 0: the type has none
   int x_max;       // largest magnitude of a quantized activation
+  bool bytes;      // the layout
+  // Bytes: 128 has been added to signed codes, and x_sums holds, per group, the int32 sums of the
+  // high and of the low plane times -128.
+  bool offset;
+  // Bytes: columns stand in an order that makes unpacking cheap. 4: of each eight columns first the
+  // even, then the odd ones; 2: of each sixteen first 0, 4, 8, 12, then 1, 5, 9, 13 and so on.
+  int order;
 };
 
 // A weight matrix as stored.
@@ -49,7 +60,7 @@ struct PackedRows {
 
 // A unit of a panel. Everything 64-byte aligned.
 struct IntPanel {
-  int16_t* values;  // [columns / 2, panel_rows, 2]
+  int16_t* values;  // words: [columns / 2, panel_rows, 2]; bytes: [columns / 4, panel_rows, 4]
   float* scales;    // [columns / group, panel_rows]
   float* biases;    // [columns / bias_group, panel_rows]
 };
@@ -59,7 +70,7 @@ struct IntUnit {
   IntPanel panel;
   IntFormat format;
   int columns;            // a multiple of format.group
-  const int16_t* x;       // [n, kUnitColumns]
+  const int16_t* x;       // [n, kUnitColumns]; bytes: [n, 2, kUnitColumns]
   const float* x_scales;  // [n, kUnitColumns / kScaleColumns]
   const float* x_sums;    // [n, kUnitColumns / bias_group]: sums of what x stands for
   float* acc;             // [n, panel_rows]
@@ -76,11 +87,14 @@ struct FloatUnit {
 
 struct MatmulKernels {
   int panel_rows;
+  bool bytes;  // the layout for codes that fit
   // Unpacks columns [col, col + columns) of panel_rows rows from `row` on; rows past the end repeat
   // the last one.
+  // `ahead`: the unit to be unpacked next lies that many bytes behind this one.
   void (*unpack)(const PackedRows& w, const IntFormat& format, int64_t row, int64_t col,
-                 int columns, const IntPanel& panel);
-  void (*unpack_float)(const PackedRows& w, int64_t row, int64_t col, int columns, float* panel);
+                 int columns, int64_t ahead, const IntPanel& panel);
+  void (*unpack_float)(const PackedRows& w, int64_t row, int64_t col, int columns, int64_t ahead,
+                       float* panel);
   void (*multiply)(const IntUnit& unit);
   void (*multiply_float)(const FloatUnit& unit);
   // Quantizes `columns` <= kUnitColumns values, zeros up to kUnitColumns. Returns whether all are

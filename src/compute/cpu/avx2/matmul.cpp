@@ -22,6 +22,7 @@ struct V {
   using I = __m256i;
   using F = __m256;
   static constexpr int kLanes = 8;
+  static constexpr bool kBytes = false;
   using TileRows = std::make_integer_sequence<int, 6>;
 
   static __m128i load128(const uint8_t* p) {
@@ -125,6 +126,8 @@ struct V {
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static void store_planes(int8_t*, const float*, F) {}
+  static void finish_planes(const int8_t*, const IntFormat&, const float*, float*) {}
   static void store_int16(int16_t* p, I a, I b) {
     store(p, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
   }
@@ -137,8 +140,8 @@ struct V {
 
 namespace speech::cpu {
 
-const MatmulKernels kAvx2Matmul = {kPanelRows, unpack,         unpack_float,
-                                   multiply,   multiply_float, quantize};
+const MatmulKernels kAvx2Matmul = {kPanelRows,     false,          unpack_words, unpack_float,
+                                   multiply_words, multiply_float, quantize};
 
 }  // namespace speech::cpu
 

@@ -21,10 +21,21 @@ constexpr int kPairStep = 2 * kPanelRows;  // int16 values of one pair of column
 // Pointers to one register's worth of rows, the last row repeated past the end.
 struct Rows {
   const uint8_t* at[kLanes];
+  int64_t ahead;  // what is unpacked next lies this many bytes further on
 
-  Rows(const uint8_t* data, int64_t row_bytes, int64_t rows, int64_t row) {
+  Rows(const uint8_t* data, int64_t row_bytes, int64_t rows, int64_t row, int64_t ahead_ = 0)
+      : ahead(ahead_) {
     for (int i = 0; i < kLanes; ++i) {
       at[i] = data + row_bytes * (row + i < rows ? row + i : rows - 1);
+    }
+  }
+
+  // Asks for a quarter of the lines that the same place of the next unit covers: four neighbouring
+  // calls ask for all of them.
+  void prefetch(int64_t offset) const {
+    const uint8_t* const* some = at + (offset >> 4 & 3);
+    for (int i = 0; i < kLanes; i += 4) {
+      _mm_prefetch(reinterpret_cast<const char*>(some[i] + offset + ahead), _MM_HINT_T0);
     }
   }
 };
@@ -36,6 +47,7 @@ struct Four {
 // 16 bytes of each row: v[q] holds, per 128-bit lane L, the 16-bit words 2q of rows 4L .. 4L + 3
 // and then the words 2q + 1.
 inline Four transpose_words(const Rows& rows, int64_t offset) {
+  rows.prefetch(offset);
   I a0 = V::rows(rows.at, offset), a1 = V::rows(rows.at + 1, offset);
   I a2 = V::rows(rows.at + 2, offset), a3 = V::rows(rows.at + 3, offset);
   I t0 = V::low16(a0, a1), t1 = V::high16(a0, a1), t2 = V::low16(a2, a3), t3 = V::high16(a2, a3);
@@ -44,6 +56,7 @@ inline Four transpose_words(const Rows& rows, int64_t offset) {
 
 // 16 bytes of each row: v[q] holds the 32-bit word q of every row.
 inline Four transpose_dwords(const Rows& rows, int64_t offset) {
+  if (rows.ahead) rows.prefetch(offset);
   I a0 = V::rows(rows.at, offset), a1 = V::rows(rows.at + 1, offset);
   I a2 = V::rows(rows.at + 2, offset), a3 = V::rows(rows.at + 3, offset);
   I t0 = V::low32(a0, a1), t1 = V::high32(a0, a1), t2 = V::low32(a2, a3), t3 = V::high32(a2, a3);
@@ -66,19 +79,11 @@ inline void store_pairs_scaled(int16_t* out, I bytes, I scale) {
   V::store(out + kPairStep, V::mul16(V::high8(bytes, zero), scale));
 }
 
-// Transposes [kLanes, 8] floats to [columns, panel_rows].
+// Transposes [kLanes, 8] floats to [columns, panel_rows], columns <= 8.
 inline void store_columns(float* out, const float* rows, int columns) {
-  for (int c = 0; c < columns; ++c) {
-    for (int i = 0; i < kLanes; ++i) out[c * kPanelRows + i] = rows[i * 8 + c];
-  }
-}
-inline void store_columns_8(float* out, const float* rows) {
   Rows at(reinterpret_cast<const uint8_t*>(rows), 32, kLanes, 0);
-  Four a = transpose_dwords(at, 0), b = transpose_dwords(at, 16);
-  for (int c = 0; c < 4; ++c) {
-    V::store(out + c * kPanelRows, a.v[c]);
-    V::store(out + (4 + c) * kPanelRows, b.v[c]);
-  }
+  Four half[2] = {transpose_dwords(at, 0), transpose_dwords(at, 16)};
+  for (int c = 0; c < columns; ++c) V::store(out + c * kPanelRows, half[c / 4].v[c % 4]);
 }
 
 inline float half_at(const uint8_t* p) {
@@ -87,8 +92,7 @@ inline float half_at(const uint8_t* p) {
   return _cvtsh_ss(h);
 }
 
-inline void unpack_q8_0(const Rows& rows, int64_t col, int columns, int16_t* values,
-                        float* scales) {
+inline void unpack_q8_0(const Rows& rows, int64_t col, int columns, int16_t* values) {
   int64_t block = col / 32;
   for (int b = 0; b < columns / 32; ++b) {
     int64_t offset = (block + b) * 34;
@@ -98,61 +102,67 @@ inline void unpack_q8_0(const Rows& rows, int64_t col, int columns, int16_t* val
       for (int q = 0; q < 4; ++q) store_pairs_signed(out + 2 * q * kPairStep, u.v[q]);
     }
   }
-  alignas(64) float d[kLanes * 8];
-  if (columns == kUnitColumns) {
-    // The scales of eight blocks, 34 bytes apart, with two bytes that are not used.
-    __m256i index = _mm256_setr_epi32(0, 34, 68, 102, 136, 170, 204, 238);
-    for (int i = 0; i < kLanes; ++i) {
-      __m256i g =
-          _mm256_i32gather_epi32(reinterpret_cast<const int*>(rows.at[i] + block * 34), index, 1);
-      g = _mm256_and_si256(g, _mm256_set1_epi32(0xffff));
-      __m128i h = _mm_packus_epi32(_mm256_castsi256_si128(g), _mm256_extracti128_si256(g, 1));
-      _mm256_store_ps(d + 8 * i, _mm256_cvtph_ps(h));
-    }
-    store_columns_8(scales, d);
-  } else {
-    for (int i = 0; i < kLanes; ++i) {
-      for (int b = 0; b < columns / 32; ++b) d[8 * i + b] = half_at(rows.at[i] + (block + b) * 34);
-    }
-    store_columns(scales, d, columns / 32);
+}
+
+// The scales of q8_0 blocks, 34 bytes apart. Gathers are slower than these copies.
+inline void unpack_q8_0_scales(const Rows& rows, int64_t col, int columns, float* scales) {
+  alignas(64) uint16_t d[kUnitColumns / 32][kLanes];
+  int count = columns / 32;
+  for (int i = 0; i < kLanes; ++i) {
+    const uint8_t* from = rows.at[i] + col / 32 * 34;
+    for (int b = 0; b < count; ++b) __builtin_memcpy(&d[b][i], from + b * 34, 2);
+  }
+  for (int b = 0; b < count; ++b) {
+    V::store_f(scales + b * kPanelRows, V::load_half(reinterpret_cast<const uint8_t*>(d[b])));
   }
 }
 
-// Scales and minima of q4_k and q5_k: the first 16 bytes of a block. scale[g] holds the integer
-// scale of group g twice per row (for a pair of columns).
+// Scales and minima of q4_k and q5_k: the first 16 bytes of a block. Byte j % 4 of element [j / 4]
+// belongs to group j.
+struct KHeader {
+  F d;
+  I scale[2], min[2];
+
+  KHeader(const Rows& rows, int64_t offset, float* biases) {
+    Four h = transpose_dwords(rows, offset);
+    d = V::half_low(h.v[0]);
+    I six = V::set32(0x3f3f3f3f), four = V::set32(0x0f0f0f0f), two = V::set32(0x30303030);
+    scale[0] = V::and_(h.v[1], six);
+    min[0] = V::and_(h.v[2], six);
+    scale[1] = V::or_(V::and_(h.v[3], four), V::and_(V::template srl32<2>(h.v[1]), two));
+    min[1] = V::or_(V::and_(V::template srl32<4>(h.v[3]), four),
+                    V::and_(V::template srl32<2>(h.v[2]), two));
+    F minus_dmin = V::sub(V::zero_f(), V::half_low(V::template srl32<16>(h.v[0])));
+    products(biases, minus_dmin, min, std::make_integer_sequence<int, 8>{});
+  }
+
+  // out[g] = factor * value g.
+  template <int... kGroups>
+  static void products(float* out, F factor, const I* values, Indices<kGroups...>) {
+    I byte = V::set32(0xff);
+    (V::store_f(
+         out + kGroups * kPanelRows,
+         V::mul(factor, V::to_float(V::and_(
+                            V::template srl32<8 * (kGroups % 4)>(values[kGroups / 4]), byte)))),
+     ...);
+  }
+};
+
+// The integer scales, twice per row (for a pair of columns), and d for each group of the format.
 struct KGroups {
   I scale[8];
+
+  template <int... kGroups>
+  KGroups(const KHeader& h, int group, float* scales, Indices<kGroups...>)
+      : scale{V::template spread_byte<kGroups % 4>(h.scale[kGroups / 4])...} {
+    for (int g = 0; g < kUnitColumns / group; ++g) V::store_f(scales + g * kPanelRows, h.d);
+  }
 };
 
 inline KGroups unpack_k_groups(const Rows& rows, int64_t offset, int group, float* scales,
                                float* biases) {
-  Four h = transpose_dwords(rows, offset);
-  F d = V::half_low(h.v[0]);
-  F dmin = V::half_low(V::template srl32<16>(h.v[0]));
-  for (int g = 0; g < kUnitColumns / group; ++g) V::store_f(scales + g * kPanelRows, d);
-  I six = V::set32(0x3f3f3f3f), four = V::set32(0x0f0f0f0f), two = V::set32(0x30303030);
-  I low_scale = V::and_(h.v[1], six), low_min = V::and_(h.v[2], six);
-  I high_scale = V::or_(V::and_(h.v[3], four), V::and_(V::template srl32<2>(h.v[1]), two));
-  I high_min = V::or_(V::and_(V::template srl32<4>(h.v[3]), four),
-                      V::and_(V::template srl32<2>(h.v[2]), two));
-  KGroups out;
-  F minus = V::sub(V::zero_f(), dmin);
-  I byte = V::set32(0xff);
-  auto group_of = [&](auto index, I scale, I min) {
-    constexpr int j = decltype(index)::value;
-    out.scale[j] = V::template spread_byte<j % 4>(scale);
-    F m = V::to_float(V::and_(V::template srl32<8 * (j % 4)>(min), byte));
-    V::store_f(biases + j * kPanelRows, V::mul(minus, m));
-  };
-  group_of(Index<0>{}, low_scale, low_min);
-  group_of(Index<1>{}, low_scale, low_min);
-  group_of(Index<2>{}, low_scale, low_min);
-  group_of(Index<3>{}, low_scale, low_min);
-  group_of(Index<4>{}, high_scale, high_min);
-  group_of(Index<5>{}, high_scale, high_min);
-  group_of(Index<6>{}, high_scale, high_min);
-  group_of(Index<7>{}, high_scale, high_min);
-  return out;
+  return KGroups(KHeader(rows, offset, biases), group, scales,
+                 std::make_integer_sequence<int, 8>{});
 }
 
 inline void unpack_q4_k(const Rows& rows, int64_t col, int group, int16_t* values, float* scales,
@@ -180,26 +190,14 @@ inline void unpack_q5_k(const Rows& rows, int64_t col, int group, int16_t* value
   I low = V::set32(0x0f0f0f0f), fifth = V::set32(0x10101010);
   for (int half = 0; half < 2; ++half) {
     Four bits = transpose_words(rows, offset + 16 + 16 * half);
-    // The bit of the group at hand is moved to bit 4 of each byte by 16-bit rotations; neighbours'
-    // bits are masked away.
-    for (int q = 0; q < 4; ++q) {
-      bits.v[q] = V::or_(V::template sll32<4>(V::and_(bits.v[q], low)),
-                         V::and_(V::template srl32<4>(bits.v[q]), low));
-    }
-    // Now the bits of groups 0..3 stand at 4..7 and those of groups 4..7 at 0..3 of each byte.
     auto chunk_of = [&](auto index) {
       constexpr int chunk = decltype(index)::value;
       Four u = transpose_words(rows, offset + 48 + 32 * chunk + 16 * half);
       int16_t* out = values + (32 * chunk + 8 * half) * kPairStep;
       for (int q = 0; q < 4; ++q) {
-        I even, odd;
-        if constexpr (chunk < 2) {
-          even = V::template srl32<2 * chunk>(bits.v[q]);
-          odd = V::template srl32<2 * chunk + 1>(bits.v[q]);
-        } else {
-          even = V::template sll32<8 - 2 * chunk>(bits.v[q]);
-          odd = V::template sll32<7 - 2 * chunk>(bits.v[q]);
-        }
+        // Bit g of each byte of qh belongs to group g; it goes to bit 4.
+        I even = V::template shift32<4 - 2 * chunk>(bits.v[q]);
+        I odd = V::template shift32<3 - 2 * chunk>(bits.v[q]);
         I a = V::or_(V::and_(u.v[q], low), V::and_(even, fifth));
         I b = V::or_(V::and_(V::template srl32<4>(u.v[q]), low), V::and_(odd, fifth));
         store_pairs_scaled(out + 2 * q * kPairStep, a, k.scale[2 * chunk]);
@@ -254,22 +252,22 @@ inline void unpack_q6_k(const Rows& rows, int64_t col, int group, int16_t* value
   }
 }
 
-// Columns 2p and 2p + 1 of a stream of kBits-bit codes, whose 32-bit words are in `words`.
+// Code kIndex of a stream of kBits-bit codes whose 32-bit words are in `words`, moved so that it
+// begins at bit kTo.
+template <int kBits, int kIndex, int kTo>
+inline I affine_code(const I* words) {
+  constexpr int word = kIndex * kBits / 32, shift = kIndex * kBits % 32;
+  I v = V::template shift32<kTo - shift>(words[word]);
+  if constexpr (shift + kBits > 32) {
+    v = V::or_(v, V::template shift32<kTo - shift + 32>(words[word + 1]));
+  }
+  return V::and_(v, V::set32(static_cast<int>(((1u << kBits) - 1) << kTo)));
+}
+
 template <int kBits, int kPair>
 inline I affine_pair(const I* words) {
-  constexpr uint32_t mask = (1u << kBits) - 1;
-  constexpr int first = 2 * kPair * kBits, second = first + kBits;
-  // The code at bit `at`, moved so that it begins at bit `to` of its word.
-  auto code = [&](auto at_index, auto to_index) {
-    constexpr int at = decltype(at_index)::value, to = decltype(to_index)::value;
-    constexpr int word = at / 32, shift = at % 32;
-    I v = V::template shift32<to - shift>(words[word]);
-    if constexpr (shift + kBits > 32) {
-      v = V::or_(v, V::template shift32<to - shift + 32>(words[word + 1]));
-    }
-    return V::and_(v, V::set32(static_cast<int>(mask << to)));
-  };
-  return V::or_(code(Index<first>{}, Index<0>{}), code(Index<second>{}, Index<16>{}));
+  return V::or_(affine_code<kBits, 2 * kPair, 0>(words),
+                affine_code<kBits, 2 * kPair + 1, 16>(words));
 }
 
 template <int kBits, int... kPairs>
@@ -277,9 +275,10 @@ inline void affine_pairs(int16_t* out, const I* words, Indices<kPairs...>) {
   (V::store(out + kPairs * kPairStep, affine_pair<kBits, kPairs>(words)), ...);
 }
 
-template <int kBits>
-inline void unpack_affine_codes(const Rows& rows, int64_t row_bytes, int64_t col, int columns,
-                                int16_t* values) {
+// Calls body(c, words) for each 32 columns, c from 0; `words` are their kBits 32-bit words.
+template <int kBits, typename Body>
+inline void affine_words(const Rows& rows, int64_t row_bytes, int64_t col, int columns,
+                         const Body& body) {
   for (int c = 0; c < columns; c += 128) {
     int64_t offset = (col + c) / 32 * (4 * kBits);
     I words[4 * kBits];
@@ -299,38 +298,60 @@ inline void unpack_affine_codes(const Rows& rows, int64_t row_bytes, int64_t col
         for (int q = 0; q < 4; ++q) words[4 * j + q] = u.v[q];
       }
     }
-    int16_t* out = values + c / 2 * kPairStep;
-    for (int g = 0; g < 4 && c + 32 * g < columns; ++g) {
-      affine_pairs<kBits>(out + 16 * g * kPairStep, words + kBits * g, Sixteen{});
-    }
+    for (int g = 0; g < 4 && c + 32 * g < columns; ++g) body(c + 32 * g, words + kBits * g);
   }
 }
 
-// The scales or biases of up to eight groups per row.
-inline void unpack_affine_scales(const uint8_t* data, int64_t bytes_per_row, const PackedRows& w,
-                                 int64_t row, int64_t first, int count, float* out) {
+// body(Index<bits>{})
+template <typename Body>
+inline void for_bits(int bits, const Body& body) {
+  switch (bits) {
+    case 2:
+      return body(Index<2>{});
+    case 3:
+      return body(Index<3>{});
+    case 4:
+      return body(Index<4>{});
+    case 5:
+      return body(Index<5>{});
+    case 6:
+      return body(Index<6>{});
+    default:
+      return body(Index<8>{});
+  }
+}
+
+// 16-bit values, eight at most, in a register. (A copy in memory, read back, would wait for the
+// smaller store.)
+inline __m128i load_halves(const uint8_t* from, int count) {
+  if (count == 8) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  if (count == 4) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  if (count == 2) {
+    int two;
+    __builtin_memcpy(&two, from, 4);
+    return _mm_cvtsi32_si128(two);
+  }
+  alignas(16) uint16_t part[8] = {};
+  __builtin_memcpy(part, from, 2 * static_cast<size_t>(count));
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(part));
+}
+
+// The scales or biases of the groups in columns [col, col + columns), eight at most.
+inline void unpack_affine_scales(const uint8_t* data, const PackedRows& w, int64_t row, int64_t col,
+                                 int columns, float* out) {
+  int64_t first = col / w.group, bytes_per_row = w.scale_row_bytes;
+  int count = columns / w.group;
   alignas(64) float values[kLanes * 8];
   for (int i = 0; i < kLanes; ++i) {
     int64_t r = row + i < w.rows ? row + i : w.rows - 1;
     float* to = values + 8 * i;
     if (w.scale_type == WeightType::f32) {
       const uint8_t* from = data + r * bytes_per_row + 4 * first;
-      if (count == 8) {
-        __builtin_memcpy(to, from, 32);
-      } else {
-        __builtin_memcpy(to, from, 4 * static_cast<size_t>(count));
-      }
+      __builtin_memcpy(to, from, 4 * static_cast<size_t>(count));
       continue;
     }
     const uint8_t* from = data + r * bytes_per_row + 2 * first;
-    __m128i h;
-    if (count == 8) {
-      h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    } else {
-      uint16_t part[8] = {};
-      __builtin_memcpy(part, from, 2 * static_cast<size_t>(count));
-      h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(part));
-    }
+    __m128i h = load_halves(from, count);
     if (w.scale_type == WeightType::f16) {
       _mm256_store_ps(to, _mm256_cvtph_ps(h));
     } else {
@@ -338,24 +359,21 @@ inline void unpack_affine_scales(const uint8_t* data, int64_t bytes_per_row, con
                          _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
     }
   }
-  if (count == 8) {
-    store_columns_8(out, values);
-  } else {
-    store_columns(out, values, count);
-  }
+  store_columns(out, values, count);
 }
 
-void unpack(const PackedRows& w, const IntFormat& format, int64_t row, int64_t col, int columns,
-            const IntPanel& panel) {
+void unpack_words(const PackedRows& w, const IntFormat& format, int64_t row, int64_t col,
+                  int columns, int64_t ahead, const IntPanel& panel) {
   for (int half = 0; half < 2; ++half) {
     int64_t first = row + half * kLanes;
-    Rows rows(w.data, w.row_bytes, w.rows, first);
+    Rows rows(w.data, w.row_bytes, w.rows, first, ahead);
     int16_t* values = panel.values + half * kLanes * 2;
     float* scales = panel.scales + half * kLanes;
     float* biases = panel.biases + half * kLanes;
     switch (w.type) {
       case WeightType::q8_0:
-        unpack_q8_0(rows, col, columns, values, scales);
+        unpack_q8_0_scales(rows, col, columns, scales);
+        unpack_q8_0(rows, col, columns, values);
         break;
       case WeightType::q6_k:
         unpack_q6_k(rows, col, format.group, values, scales);
@@ -366,41 +384,23 @@ void unpack(const PackedRows& w, const IntFormat& format, int64_t row, int64_t c
       case WeightType::q4_k:
         unpack_q4_k(rows, col, format.group, values, scales, biases);
         break;
-      default: {
-        int64_t group = col / w.group;
-        int count = columns / w.group;
-        unpack_affine_scales(w.scales, w.scale_row_bytes, w, first, group, count, scales);
-        unpack_affine_scales(w.biases, w.scale_row_bytes, w, first, group, count, biases);
-        auto codes = [&](auto bits) {
-          unpack_affine_codes<decltype(bits)::value>(rows, w.row_bytes, col, columns, values);
-        };
-        switch (w.bits) {
-          case 2:
-            codes(Index<2>{});
-            break;
-          case 3:
-            codes(Index<3>{});
-            break;
-          case 4:
-            codes(Index<4>{});
-            break;
-          case 5:
-            codes(Index<5>{});
-            break;
-          case 6:
-            codes(Index<6>{});
-            break;
-          default:
-            codes(Index<8>{});
-        }
-      }
+      default:
+        unpack_affine_scales(w.scales, w, first, col, columns, scales);
+        unpack_affine_scales(w.biases, w, first, col, columns, biases);
+        for_bits(w.bits, [&](auto bits) {
+          affine_words<decltype(bits)::value>(
+              rows, w.row_bytes, col, columns, [&](int c, const I* words) {
+                affine_pairs<decltype(bits)::value>(values + c / 2 * kPairStep, words, Sixteen{});
+              });
+        });
     }
   }
 }
 
-void unpack_float(const PackedRows& w, int64_t row, int64_t col, int columns, float* panel) {
+void unpack_float(const PackedRows& w, int64_t row, int64_t col, int columns, int64_t ahead,
+                  float* panel) {
   for (int half = 0; half < 2; ++half) {
-    Rows rows(w.data, w.row_bytes, w.rows, row + half * kLanes);
+    Rows rows(w.data, w.row_bytes, w.rows, row + half * kLanes, ahead);
     float* out = panel + half * kLanes;
     alignas(64) float buffer[kLanes][kFloatColumns];
     int64_t offset = col * 4;
@@ -409,6 +409,9 @@ void unpack_float(const PackedRows& w, int64_t row, int64_t col, int columns, fl
       whole = (columns + 3) / 4 * 4;  // the buffer's rest is there, whatever it holds
       for (int i = 0; i < kLanes; ++i) {
         const uint8_t* from = rows.at[i] + 2 * col;
+        for (int line = 0; line < columns * 2; line += 64) {
+          _mm_prefetch(reinterpret_cast<const char*>(from + line + ahead), _MM_HINT_T0);
+        }
         int c = 0;
         if (w.type == WeightType::f16) {
           for (; c + kLanes <= columns; c += kLanes) {
@@ -443,6 +446,29 @@ void unpack_float(const PackedRows& w, int64_t row, int64_t col, int columns, fl
 
 // ---------------------------------------------------------------- multiplying
 
+// Asks for the following cache lines and moves on behind them: what the next tile reads.
+inline void prefetch(const char*& at, int lines) {
+  for (int i = 0; i < lines; ++i, at += 64) _mm_prefetch(at, _MM_HINT_T0);
+}
+
+template <int kRows>
+inline void add_biases(const IntUnit& u, int row) {
+  if (u.format.bias_group == 0) return;
+  float* acc = u.acc + row * kPanelRows;
+  int stride = kUnitColumns / u.format.bias_group, count = u.columns / u.format.bias_group;
+  const float* x_sums = u.x_sums + row * stride;
+  for (int r = 0; r < kRows; ++r, x_sums += stride, acc += kPanelRows) {
+    F a = V::load_f(acc), b = V::load_f(acc + kLanes);
+    for (int g = 0; g < count; ++g) {
+      F xs = V::broadcast_f(x_sums + g);
+      a = V::fma(V::load_f(u.panel.biases + g * kPanelRows), xs, a);
+      b = V::fma(V::load_f(u.panel.biases + g * kPanelRows + kLanes), xs, b);
+    }
+    V::store_f(acc, a);
+    V::store_f(acc + kLanes, b);
+  }
+}
+
 // kRows rows of x with the panel. Few rows have too few sums to hide the latency of adding to them:
 // kSplit sums over every kSplit-th pair of columns are kept then (int32, so the order is free).
 template <int kRows, int kSplit>
@@ -453,6 +479,8 @@ void int_tile(const IntUnit& u, int row) {
   const int16_t* w = u.panel.values;
   const float* scales = u.panel.scales;
   int pairs = u.format.group / 2;
+  const char* next = reinterpret_cast<const char*>(x + kRows * kUnitColumns);
+  const char* next_acc = reinterpret_cast<const char*>(acc + kRows * kPanelRows);
   for (int column = 0; column < u.columns; column += u.format.group) {
     I sum[kSplit][kRows][2];
     for (int s = 0; s < kSplit; ++s) {
@@ -472,6 +500,8 @@ void int_tile(const IntUnit& u, int row) {
         x += 2;
       }
     }
+    prefetch(next, kRows * u.format.group / 32);
+    prefetch(next_acc, kRows * kPanelRows / 128 * u.format.group / 32);
     F s0 = V::load_f(scales), s1 = V::load_f(scales + kLanes);
     scales += kPanelRows;
     int block = column / kScaleColumns;
@@ -488,19 +518,7 @@ void int_tile(const IntUnit& u, int row) {
                  V::fma(V::to_float(sum[0][r][1]), V::mul(s1, xs), V::load_f(to + kLanes)));
     }
   }
-  if (u.format.bias_group == 0) return;
-  int stride = kUnitColumns / u.format.bias_group, count = u.columns / u.format.bias_group;
-  const float* x_sums = u.x_sums + row * stride;
-  for (int r = 0; r < kRows; ++r, x_sums += stride, acc += kPanelRows) {
-    F a = V::load_f(acc), b = V::load_f(acc + kLanes);
-    for (int g = 0; g < count; ++g) {
-      F xs = V::broadcast_f(x_sums + g);
-      a = V::fma(V::load_f(u.panel.biases + g * kPanelRows), xs, a);
-      b = V::fma(V::load_f(u.panel.biases + g * kPanelRows + kLanes), xs, b);
-    }
-    V::store_f(acc, a);
-    V::store_f(acc + kLanes, b);
-  }
+  add_biases<kRows>(u, row);
 }
 
 template <int kRows>
@@ -508,6 +526,9 @@ void float_tile(const FloatUnit& u, int row) {
   const float* x = u.x + row * kFloatColumns;
   float* acc = u.acc + row * kPanelRows;
   const float* w = u.panel;
+  const char* next = reinterpret_cast<const char*>(x + kRows * kFloatColumns);
+  const char* next_acc = reinterpret_cast<const char*>(acc + kRows * kPanelRows);
+  prefetch(next_acc, kRows * kPanelRows / 16);
   F sum[kRows][2];
   for (int r = 0; r < kRows; ++r) {
     sum[r][0] = V::load_f(acc + r * kPanelRows);
@@ -516,6 +537,7 @@ void float_tile(const FloatUnit& u, int row) {
   for (int c = 0; c < u.columns; ++c) {
     F w0 = V::load_f(w), w1 = V::load_f(w + kLanes);
     w += kPanelRows;
+    _mm_prefetch(next + c * kRows * 4, _MM_HINT_T0);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       F v = V::broadcast_f(x + r * kFloatColumns + c);
@@ -533,35 +555,31 @@ constexpr int split_of(int rows) {
   return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
 }
 
-template <int... kRows>
-void multiply(const IntUnit& u, Indices<kRows...>) {
-  using Tile = void (*)(const IntUnit&, int);
-  static constexpr Tile tiles[] = {int_tile<kRows + 1, split_of(kRows + 1)>...};
-  constexpr int most = sizeof...(kRows);
-  // As even as can be: 13 rows are 7 + 6.
-  int count = (u.n + most - 1) / most;
+// All rows of a unit, in tiles as even as can be: 13 rows are 7 + 6.
+template <typename Unit, int kMost>
+void for_tiles(const Unit& u, void (*const (&tiles)[kMost])(const Unit&, int)) {
+  int count = (u.n + kMost - 1) / kMost;
   for (int t = 0, row = 0; t < count; ++t) {
     int size = (u.n - row + count - t - 1) / (count - t);
     tiles[size - 1](u, row);
     row += size;
   }
+}
+
+template <int... kRows>
+void multiply_words(const IntUnit& u, Indices<kRows...>) {
+  static constexpr void (*kTiles[])(const IntUnit&,
+                                    int) = {int_tile<kRows + 1, split_of(kRows + 1)>...};
+  for_tiles(u, kTiles);
+}
+void multiply_words(const IntUnit& u) {
+  multiply_words(u, V::TileRows{});
 }
 
 template <int... kRows>
 void multiply_float(const FloatUnit& u, Indices<kRows...>) {
-  using Tile = void (*)(const FloatUnit&, int);
-  static constexpr Tile tiles[] = {float_tile<kRows + 1>...};
-  constexpr int most = sizeof...(kRows);
-  int count = (u.n + most - 1) / most;
-  for (int t = 0, row = 0; t < count; ++t) {
-    int size = (u.n - row + count - t - 1) / (count - t);
-    tiles[size - 1](u, row);
-    row += size;
-  }
-}
-
-void multiply(const IntUnit& u) {
-  multiply(u, V::TileRows{});
+  static constexpr void (*kTiles[])(const FloatUnit&, int) = {float_tile<kRows + 1>...};
+  for_tiles(u, kTiles);
 }
 void multiply_float(const FloatUnit& u) {
   multiply_float(u, V::TileRows{});
@@ -594,10 +612,18 @@ bool quantize(const float* x, int columns, const IntFormat& format, int16_t* q, 
     float to_int = static_cast<float>(format.x_max) / largest;
     scales[block] = largest / static_cast<float>(format.x_max);
     F factor = V::set_f(to_int);
+    if (V::kBytes && format.bytes) {
+      V::store_planes(reinterpret_cast<int8_t*>(q) + block * kScaleColumns, from, factor);
+      continue;
+    }
     for (int c = 0; c < kScaleColumns; c += 2 * kLanes) {
       V::store_int16(q + block * kScaleColumns + c, V::to_int(V::mul(V::load_f(from + c), factor)),
                      V::to_int(V::mul(V::load_f(from + c + kLanes), factor)));
     }
+  }
+  if (V::kBytes && format.bytes) {
+    V::finish_planes(reinterpret_cast<int8_t*>(q), format, scales, sums);
+    return finite;
   }
   if (!finite || format.bias_group == 0) return finite;
   I one = V::set32(0x00010001);
