@@ -1,0 +1,254 @@
+#include "command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+#include "catalog/catalog.h"
+
+namespace speech::cli {
+namespace {
+
+std::FILE* output = stdout;
+
+std::string kebab(std::string name) {
+  for (char& c : name) {
+    if (c == '_') c = '-';
+  }
+  return name;
+}
+
+[[noreturn]] void fail_output() {
+  throw Failure(SPEECH_IO, "stdout", fmt::format("cannot write the output: {}", strerror(errno)));
+}
+
+}  // namespace
+
+void check(speech_status status, std::string_view subject) {
+  if (status == SPEECH_OK) return;
+  const char* option = speech_last_error_option();
+  std::string message = speech_last_error();
+  if (!subject.empty()) message = std::string(subject) + ": " + message;
+  throw Failure(status, option ? option : "", message);
+}
+
+void take_stdout() {
+  std::fflush(stdout);
+  int copy = ::dup(STDOUT_FILENO);
+  if (copy < 0 || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return;
+  if (std::FILE* file = ::fdopen(copy, "w")) output = file;
+}
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), output) != text.size()) fail_output();
+}
+
+void print_json(const std::string& line) {
+  print(line + "\n");
+  flush_output();
+}
+
+bool stdout_is_terminal() {
+  return ::isatty(fileno(output)) != 0;
+}
+
+void flush_output() {
+  if (std::fflush(output) != 0) fail_output();
+}
+
+Progress::Progress(std::string label) : label_(std::move(label)), active_(::isatty(2) != 0) {}
+
+Progress::~Progress() {
+  if (active_ && shown_ >= 0) std::fprintf(stderr, "\r\033[K");
+}
+
+void Progress::update(double done) {
+  int percent = static_cast<int>(100 * std::clamp(done, 0.0, 1.0));
+  if (!active_ || percent == shown_) return;
+  shown_ = percent;
+  constexpr int width = 30;
+  int full = percent * width / 100;
+  std::fprintf(stderr, "\r\033[K%s [%s%s] %3d%%", label_.c_str(),
+               std::string(static_cast<size_t>(full), '#').c_str(),
+               std::string(static_cast<size_t>(width - full), ' ').c_str(), percent);
+  std::fflush(stderr);
+}
+
+int Progress::callback(double done, void* self) {
+  static_cast<Progress*>(self)->update(done);
+  return 0;
+}
+
+RequestHandle new_request(speech_model* model) {
+  speech_request* request = nullptr;
+  check(speech_request_new(model, &request));
+  return RequestHandle(request);
+}
+
+AudioHandle open_audio(const std::string& path) {
+  speech_audio* audio = nullptr;
+  check(speech_audio_open(path.c_str(), &audio));
+  return AudioHandle(audio);
+}
+
+AudioData read_audio_file(const std::string& path) {
+  AudioHandle audio = open_audio(path);
+  AudioData data;
+  data.rate = speech_audio_rate(audio.get());
+  constexpr size_t piece = 1 << 16;
+  for (size_t size = 0;;) {
+    data.samples.resize(size + piece);
+    size_t read = 0;
+    check(speech_audio_read(audio.get(), data.samples.data() + size, piece, &read), path);
+    size += read;
+    if (read == 0) {
+      data.samples.resize(size);
+      return data;
+    }
+  }
+}
+
+void RequestFlags::add(CLI::App& app) {
+  for (speech_option option = 0; option < speech_option_count(); ++option) {
+    auto value = std::make_unique<Value>();
+    value->option = option;
+    check(speech_option_type(option, &value->type));
+    std::string flag = "--" + kebab(speech_option_name(option));
+    switch (value->type) {
+      case SPEECH_TYPE_STRING:
+        value->flag = app.add_option(flag, value->text);
+        break;
+      case SPEECH_TYPE_INT:
+        value->flag = app.add_option(flag, value->integer);
+        break;
+      case SPEECH_TYPE_FLOAT:
+        value->flag = app.add_option(flag, value->number);
+        break;
+      case SPEECH_TYPE_BOOL:
+        value->flag = app.add_flag(flag, value->boolean);
+        break;
+    }
+    value->flag->group("Request options (a model refuses those it does not take; see speech info)");
+    values_.push_back(std::move(value));
+  }
+}
+
+bool RequestFlags::given(speech_option option) const {
+  for (const auto& value : values_) {
+    if (value->option == option) return value->flag->count() > 0;
+  }
+  return false;
+}
+
+bool RequestFlags::flag(speech_option option) const {
+  for (const auto& value : values_) {
+    if (value->option == option) return value->boolean;
+  }
+  return false;
+}
+
+void RequestFlags::apply(speech_request* request,
+                         const std::function<bool(speech_option)>& only) const {
+  for (const auto& value : values_) {
+    if (value->flag->count() == 0 || (only && !only(value->option))) continue;
+    switch (value->type) {
+      case SPEECH_TYPE_STRING:
+        check(speech_request_set_string(request, value->option, value->text.c_str()));
+        break;
+      case SPEECH_TYPE_INT:
+        check(speech_request_set_int(request, value->option, value->integer));
+        break;
+      case SPEECH_TYPE_FLOAT:
+        check(speech_request_set_float(request, value->option, value->number));
+        break;
+      case SPEECH_TYPE_BOOL:
+        check(speech_request_set_bool(request, value->option, value->boolean));
+        break;
+    }
+  }
+}
+
+void DeviceFlags::add(CLI::App& app) {
+  app.add_option("--device", device_, "auto, cpu, gpu, or a name that speech devices lists")
+      ->capture_default_str();
+  app.add_option("--threads", threads_, "CPU threads (default: physical cores)")
+      ->check(CLI::PositiveNumber);
+}
+
+ModelHandle DeviceFlags::load(const std::string& argument) const {
+  return load_model(argument, device_, threads_);
+}
+
+std::string model_path(const std::string& argument) {
+  try {
+    return resolve_model(argument);
+  } catch (const Error& error) {
+    if (error.status() == Status::invalid_argument) throw UsageError(error.what());
+    throw Failure(static_cast<speech_status>(error.status()), error.option(), error.what());
+  }
+}
+
+ModelHandle load_model(const std::string& argument, const std::string& device, int threads) {
+  std::string path = model_path(argument);
+  Handle<speech_load_params, speech_load_params_free> params(speech_load_params_new());
+  check(speech_load_params_set_device(params.get(), device.c_str()));
+  if (threads > 0) check(speech_load_params_set_threads(params.get(), threads));
+  double start = now();
+  speech_model* model = nullptr;
+  check(speech_model_load(path.c_str(), params.get(), &model));
+  ModelHandle handle(model);
+  const speech_model_info* info = nullptr;
+  check(speech_model_get_info(model, &info));
+  int count = speech_model_info_threads(info);
+  note("{} loaded in {:.3f} s on {}, {} thread{}", speech_model_info_name(info), now() - start,
+       speech_model_info_device(info), count, count == 1 ? "" : "s");
+  return handle;
+}
+
+ModelAndInputs split_arguments(const std::vector<std::string>& arguments, const char* command,
+                               speech_task task, const char* inputs, bool inputs_needed) {
+  bool model_given = !arguments.empty() && is_model(arguments[0]);
+  if (model_given && (arguments.size() > 1 || !inputs_needed)) {
+    return {arguments[0], {arguments.begin() + 1, arguments.end()}};
+  }
+  if (model_given) {
+    throw UsageError(
+        fmt::format("{} is missing: speech {} {} {}", inputs, command, arguments[0], inputs));
+  }
+  if (arguments.size() > 1) model_path(arguments[0]);  // an unknown name, with the names there are
+  std::string text =
+      "MODEL is missing: the path of a model file (.gguf) or a name. Models for this command:\n";
+  const char* example = nullptr;
+  for (const auto& model : catalog()) {
+    if (static_cast<int>(model.task) != static_cast<int>(task)) continue;
+    if (!example) example = model.name.data();
+    text += fmt::format("  {:<26} {}\n", model.name,
+                        model.languages.empty() ? "any language" : model.languages);
+  }
+  text += fmt::format("Example: speech {} {} {}\nspeech models lists all names.", command,
+                      example ? example : "MODEL.gguf", inputs);
+  throw UsageError(text);
+}
+
+std::string stem(const std::string& path) {
+  return std::filesystem::path(path).stem().string();
+}
+
+std::string size_text(uint64_t bytes) {
+  double value = static_cast<double>(bytes);
+  if (value >= 1e9) return fmt::format("{:.2f} GB", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.2f} MB", value / 1e6);
+  return fmt::format("{} B", bytes);
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace speech::cli

@@ -1,0 +1,181 @@
+// A subcommand of `speech`, and what subcommands share.
+//
+// Models are used through speech.h alone. A subcommand is a class in a file of its own and one line
+// in the table of main.cpp.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "speech.h"
+
+namespace speech::cli {
+
+class Command {
+ public:
+  virtual ~Command() = default;
+  virtual void add_flags(CLI::App& app) = 0;
+  virtual int run() = 0;  // exit code
+};
+
+// Exit codes.
+inline constexpr int exit_done = 0, exit_failure = 1, exit_usage = 2, exit_model_limit = 3;
+
+// The command line cannot run: exit 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A failure that is printed as "speech: <code> (<option>): <message>": exit 1.
+struct Failure : std::runtime_error {
+  Failure(speech_status code, std::string at_fault, const std::string& message)
+      : std::runtime_error(message), status(code), option(std::move(at_fault)) {}
+  speech_status status;
+  std::string option;
+};
+
+// Throws the error of a C API call that failed; `subject` ("meeting.wav") goes before its message.
+void check(speech_status status, std::string_view subject = {});
+
+// ---- output ----
+
+// The program's own standard output; descriptor 1 goes to stderr, so that nothing a library prints
+// can mix with it.
+void take_stdout();
+void print(std::string_view text);  // Failure(io) when it cannot be written
+void print_json(const std::string& line);
+bool stdout_is_terminal();
+void flush_output();
+
+// One line on stderr.
+template <typename... Args>
+void note(fmt::format_string<Args...> format, Args&&... args) {
+  std::string line = fmt::format(format, std::forward<Args>(args)...);
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+// A progress line on stderr, rewritten in place, where stderr is a terminal; else nothing.
+class Progress {
+ public:
+  explicit Progress(std::string label);
+  ~Progress();  // clears the line
+  void update(double done);
+  static int callback(double done, void* self);  // speech_progress_callback
+
+ private:
+  std::string label_;
+  bool active_;
+  int shown_ = -1;
+};
+
+// ---- handles of the C API ----
+
+template <auto free>
+struct Free {
+  template <typename T>
+  void operator()(T* handle) const {
+    free(handle);
+  }
+};
+template <typename T, auto free>
+using Handle = std::unique_ptr<T, Free<free>>;
+
+using ModelHandle = Handle<speech_model, speech_model_free>;
+using RequestHandle = Handle<speech_request, speech_request_free>;
+using InfoHandle = Handle<speech_model_info, speech_model_info_free>;
+using FileInfoHandle = Handle<speech_file_info, speech_file_info_free>;
+using DetectionHandle = Handle<speech_detection, speech_detection_free>;
+using AudioHandle = Handle<speech_audio, speech_audio_free>;
+using TraceHandle = Handle<speech_trace, speech_trace_free>;
+using LiveHandle = Handle<speech_live, speech_live_free>;
+using LiveEventHandle = Handle<speech_live_event, speech_live_event_free>;
+
+RequestHandle new_request(speech_model* model);
+AudioHandle open_audio(const std::string& path);
+
+struct AudioData {
+  std::vector<float> samples;  // mono
+  int rate = 0;                // Hz
+  double seconds() const { return static_cast<double>(samples.size()) / rate; }
+};
+AudioData read_audio_file(const std::string& path);
+
+// ---- arguments ----
+
+// Every option of the library's vocabulary as a flag in kebab-case. Values are checked by the
+// model when they are set.
+class RequestFlags {
+ public:
+  void add(CLI::App& app);
+  bool given(speech_option option) const;
+  bool flag(speech_option option) const;  // the value of a boolean; false if not given
+  // Sets what was given; `only`, when set, chooses.
+  void apply(speech_request* request, const std::function<bool(speech_option)>& only = {}) const;
+
+ private:
+  struct Value {
+    speech_option option;
+    speech_value_type type;
+    CLI::Option* flag = nullptr;
+    std::string text;
+    int64_t integer = 0;
+    double number = 0;
+    bool boolean = false;
+  };
+  std::vector<std::unique_ptr<Value>> values_;
+};
+
+// --device and --threads.
+class DeviceFlags {
+ public:
+  void add(CLI::App& app);
+  // Loads the model that an argument names, and says so on stderr.
+  ModelHandle load(const std::string& argument) const;
+
+ private:
+  std::string device_ = "auto";
+  int threads_ = 0;
+};
+
+// The path a MODEL argument stands for (a name of the catalog or a path); UsageError for an unknown
+// name, Failure where the file is not on this machine.
+std::string model_path(const std::string& argument);
+ModelHandle load_model(const std::string& argument, const std::string& device, int threads);
+
+// Splits positional arguments into MODEL and at least one input, or throws the UsageError that
+// explains what is missing; `task` chooses the models that are proposed.
+struct ModelAndInputs {
+  std::string model;
+  std::vector<std::string> inputs;
+};
+ModelAndInputs split_arguments(const std::vector<std::string>& arguments, const char* command,
+                               speech_task task, const char* inputs, bool inputs_needed = true);
+
+// "meeting" of "a/b/meeting.wav".
+std::string stem(const std::string& path);
+// Size in MB or GB (decimal), as in "1.21 GB".
+std::string size_text(uint64_t bytes);
+
+double now();  // seconds, monotonic
+
+// The subcommands; each is defined in its file.
+std::unique_ptr<Command> make_asr();
+std::unique_ptr<Command> make_convert();
+std::unique_ptr<Command> make_devices();
+std::unique_ptr<Command> make_info();
+std::unique_ptr<Command> make_models();
+std::unique_ptr<Command> make_quantize();
+std::unique_ptr<Command> make_trace();
+std::unique_ptr<Command> make_vad();
+
+}  // namespace speech::cli

@@ -1,0 +1,51 @@
+// speech quantize: an F32 model rewritten with another weight type.
+#include "command.h"
+
+namespace speech::cli {
+namespace {
+
+class Quantize final : public Command {
+ public:
+  void add_flags(CLI::App& app) override {
+    app.add_option("model", model_, "The F32 model file")->required()->type_name("MODEL");
+    app.add_option("out", out_, "The file to write, or a folder for one of the canonical name")
+        ->required()
+        ->type_name("OUT");
+    app.add_option("--type", type_, "Weight type: f16, q8_0, q6_k, q5_k or q4_k")->required();
+    app.add_option("--importance", importance_, "Importance weights for the K types")
+        ->type_name("FILE");
+    app.add_option("--threads", threads_, "CPU threads (default: physical cores)")
+        ->check(CLI::PositiveNumber);
+    app.add_flag("--dry-run", dry_run_, "Print what would be written, and write nothing");
+  }
+
+  int run() override {
+    std::string path = model_path(model_);
+    Handle<speech_quantize_params, speech_quantize_params_free> params(
+        speech_quantize_params_new());
+    if (!importance_.empty()) {
+      check(speech_quantize_params_set_importance(params.get(), importance_.c_str()));
+    }
+    if (threads_ > 0) check(speech_quantize_params_set_threads(params.get(), threads_));
+    Progress progress("quantize");
+    speech_file_info* plan = nullptr;
+    check(speech_quantize(path.c_str(), type_.c_str(), out_.c_str(), params.get(),
+                          Progress::callback, &progress, dry_run_ ? &plan : nullptr));
+    FileInfoHandle owned(plan);
+    if (plan) print(speech_file_info_text(plan));
+    return exit_done;
+  }
+
+ private:
+  std::string model_, out_, type_, importance_;
+  int threads_ = 0;
+  bool dry_run_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_quantize() {
+  return std::make_unique<Quantize>();
+}
+
+}  // namespace speech::cli
