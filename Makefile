@@ -1,2 +1,81 @@
-build:
-	cmake --preset release && cmake --build --preset release
+# The front door. `make demo` builds the program and lets it find the speech in a recording;
+# `make test` proves the build. CC and CXX choose another compiler than clang, BUILD another folder,
+# JOBS how many compilations run at once.
+BUILD ?= build
+JOBS ?= $(shell nproc)
+ifeq ($(origin CC),default)
+CC = clang
+endif
+ifeq ($(origin CXX),default)
+CXX = clang++
+endif
+
+# Debian 12 packages that the build, the tests and the benchmarks need. clang makes the faster
+# kernels; gcc 12 builds everything too.
+PACKAGES = clang cmake ninja-build pkg-config libc6-dev libstdc++-12-dev ccache \
+  libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libsndfile1-dev libarchive-dev \
+  libyaml-cpp-dev libutf8proc-dev libpulse-dev libavformat-dev libavcodec-dev libavutil-dev \
+  libswresample-dev libgtest-dev libbenchmark-dev libopenblas-dev binutils
+# For make format, make asan and make fuzz.
+DEVELOPER_PACKAGES = clang-format llvm libclang-rt-14-dev g++
+
+CONFIGURE = cmake -S . -G Ninja -DCMAKE_C_COMPILER=$(CC) -DCMAKE_CXX_COMPILER=$(CXX)
+
+.PHONY: build demo test bench fuzz format check-format install deps developer-deps asan tsan gcc clean
+
+build: deps
+	@$(CONFIGURE) -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DSPEECH_TESTS=OFF >$(BUILD).log 2>&1 \
+	  || { cat $(BUILD).log; exit 1; }; rm -f $(BUILD).log
+	cmake --build $(BUILD) --parallel $(JOBS) --target speech speech_shared
+
+# The speech in a real recording, found by the model that lies in the repository.
+demo: build
+	$(BUILD)/speech vad silero-vad tests/data/audio/jfk.wav
+
+test: deps
+	@$(CONFIGURE) -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DSPEECH_TESTS=ON >$(BUILD).log 2>&1 \
+	  || { cat $(BUILD).log; exit 1; }; rm -f $(BUILD).log
+	cmake --build $(BUILD) --parallel $(JOBS)
+	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --progress
+
+bench: deps
+	$(CONFIGURE) -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DSPEECH_BENCH=ON
+	cmake --build $(BUILD) --parallel $(JOBS) --target speech_bench
+	$(BUILD)/speech_bench $(BENCH_FLAGS)
+
+# Every fuzz target for FUZZ_SECONDS under AddressSanitizer and UBSan, two at a time.
+FUZZ_SECONDS ?= 60
+fuzz: developer-deps
+	cmake --preset asan -DSPEECH_BENCH=OFF -DSPEECH_TESTS=OFF
+	cmake --build --preset asan --parallel $(JOBS)
+	scripts/fuzz.sh build-asan/fuzz $(FUZZ_SECONDS)
+
+# The unit tests under sanitizers.
+asan tsan: developer-deps
+	cmake --preset $@ -DSPEECH_BENCH=OFF -DSPEECH_FUZZ=OFF
+	cmake --build --preset $@ --parallel $(JOBS)
+	ctest --preset $@ --parallel $(JOBS)
+
+# The whole with gcc.
+gcc: developer-deps
+	cmake --preset gcc -DSPEECH_BENCH=OFF
+	cmake --build --preset gcc --parallel $(JOBS)
+
+SOURCES = $(shell git ls-files '*.cpp' '*.h' '*.c')
+format: developer-deps
+	clang-format -i $(SOURCES)
+check-format: developer-deps
+	clang-format --dry-run --Werror $(SOURCES)
+
+# Into PREFIX: the program, the library, its header and the bundled models.
+PREFIX ?= /usr/local
+install: build
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
+deps:
+	@scripts/install-packages.sh $(PACKAGES)
+developer-deps:
+	@scripts/install-packages.sh $(PACKAGES) $(DEVELOPER_PACKAGES)
+
+clean:
+	rm -rf build build-*

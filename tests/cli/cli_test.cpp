@@ -1,0 +1,390 @@
+// The program as a person or a script runs it.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "audio/write.h"
+#include "base/file.h"
+#include "formats/safetensors.h"
+#include "test_data.h"
+
+namespace speech {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Run {
+  int code = -1;
+  std::string out, err;
+};
+
+class Cli : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) /
+              ("speech_cli_" + std::to_string(::getpid()) + "_" +
+               ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  // Runs a shell command line in which "speech" is the program.
+  Run shell(const std::string& command) const {
+    std::string line = "speech() { \"" SPEECH_PROGRAM "\" \"$@\"; }; " + command + " >" +
+                       path("out") + " 2>" + path("err");
+    Run run;
+    int status = std::system(line.c_str());
+    run.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    run.out = read_text_file(path("out"));
+    run.err = read_text_file(path("err"));
+    return run;
+  }
+  Run speech(const std::string& arguments) const { return shell("speech " + arguments); }
+
+  static std::string jfk() { return data_path("audio/jfk.wav"); }
+  static std::string data_path(const std::string& name) { return testing::data_path(name); }
+
+  fs::path folder_;
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_F(Cli, VersionAndHelp) {
+  Run run = speech("--version");
+  EXPECT_EQ(run.code, 0);
+  EXPECT_TRUE(run.out.starts_with("speech ") && contains(run.out, ", C API 1.0\n")) << run.out;
+  run = speech("vad --help");
+  EXPECT_EQ(run.code, 0);
+  for (const char* flag : {"--format", "--split", "--threads", "--min-speech-duration-ms"}) {
+    EXPECT_TRUE(contains(run.out, flag)) << flag;
+  }
+}
+
+TEST_F(Cli, UsageErrorsExitWith2AndPointToTheHelp) {
+  for (const char* arguments :
+       {"", "listen", "vad", "vad silero-vad", "vad silero-vad a.wav --format xml",
+        "vad silero-vad a.wav --threads 2x", "vad silero-vad a.wav --threshold",
+        "vad silero-vad a.wav --threshold 0.5x", "vad silero-vad a.wav --speech-pad-ms 1.5",
+        "vad silero-vad a.wav --no-timestamps", "vad a.wav b.wav", "vad silero-vad:q8_0 a.wav",
+        "vad silero-vad a/x.wav b/x.wav --split d", "trace silero-vad a.wav", "asr m.gguf -",
+        "asr m.gguf --live", "asr m.gguf a.wav b.wav --format srt", "quantize a.gguf b.gguf"}) {
+    Run run = speech(arguments);
+    EXPECT_EQ(run.code, 2) << arguments << "\n" << run.err;
+    EXPECT_EQ(run.out, "") << arguments;
+    EXPECT_TRUE(contains(run.err, "--help")) << arguments << "\n" << run.err;
+  }
+  EXPECT_TRUE(contains(speech("vad a.wav").err, "silero-vad"));
+  EXPECT_TRUE(contains(speech("asr a.wav").err, "parakeet-tdt-0.6b-v3"));
+  EXPECT_TRUE(contains(speech("vad silero a.wav").err, "silero-vad:f32"));
+}
+
+TEST_F(Cli, FailuresExitWith1AndOneErrorLine) {
+  auto last_line = [](std::string text) {
+    if (!text.empty()) text.pop_back();
+    size_t newline = text.rfind('\n');
+    return newline == std::string::npos ? text : text.substr(newline + 1);
+  };
+  Run run = speech("vad silero-vad /nonexistent.wav");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: io")) << run.err;
+  EXPECT_TRUE(contains(run.err, "/nonexistent.wav"));
+  run = speech("vad /nonexistent.gguf " + jfk());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: io")) << run.err;
+  run = speech("vad silero-vad " + jfk() + " --threshold 1.5");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: out_of_range (threshold): ")) << run.err;
+  run = speech("vad silero-vad " + jfk() + " --temperature 1");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: unsupported (temperature): ")) << run.err;
+  run = speech("vad silero-vad " + jfk() + " --device gpu");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: device (device): ")) << run.err;
+  run = speech("asr silero-vad " + jfk());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(last_line(run.err), "speech: unsupported: ")) << run.err;
+  std::ofstream(path("cut.gguf")) << "GGUF\3";
+  run = speech("vad " + path("cut.gguf") + " " + jfk());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: model_file")) << run.err;
+}
+
+TEST_F(Cli, VadText) {
+  Run run = speech("vad silero-vad " + jfk());
+  EXPECT_EQ(run.code, 0) << run.err;
+  std::string f = jfk();
+  EXPECT_EQ(run.out, f + "\t0.322\t2.270\n" + f + "\t3.266\t4.446\n" + f + "\t5.378\t7.678\n" + f +
+                         "\t8.162\t10.622\n");
+  // Options at values that mean nothing are taken by every model; flags take = too.
+  EXPECT_EQ(speech("vad silero-vad --language=auto --timestamps=false --threads=2 " + f).out,
+            run.out);
+  EXPECT_EQ(speech("vad silero-vad:f32 " + f).out, run.out);
+  EXPECT_TRUE(contains(run.err, "real-time factor"));
+}
+
+TEST_F(Cli, VadJsonAndSplitAgree) {
+  Run run = speech("vad silero-vad " + jfk() + " --format json --split " + path("parts"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  json regions = json::parse(run.out)["regions"];
+  ASSERT_EQ(regions.size(), 4u);
+  for (size_t i = 0; i < regions.size(); ++i) {
+    auto part = path("parts/jfk-" + std::to_string(i + 1) + ".wav");
+    double samples = std::round(regions[i]["end"].get<double>() * 16000) -
+                     std::round(regions[i]["start"].get<double>() * 16000);
+    EXPECT_EQ(fs::file_size(part), 44 + 2 * static_cast<uintmax_t>(samples)) << part;
+  }
+}
+
+TEST_F(Cli, VadOfSilenceAndOfNothingIsEmpty) {
+  write_wav(path("silence.wav"), std::vector<float>(16000), 16000);
+  write_wav(path("empty.wav"), {}, 16000);
+  for (const char* name : {"silence.wav", "empty.wav"}) {
+    Run run = speech("vad silero-vad " + path(name));
+    EXPECT_EQ(run.code, 0) << run.err;
+    EXPECT_EQ(run.out, "");
+    run = speech("vad silero-vad --format json " + path(name));
+    EXPECT_EQ(json::parse(run.out)["regions"].size(), 0u);
+  }
+}
+
+TEST_F(Cli, ModelsAreFoundByNameInFoldersOfTheEnvironment) {
+  Run run = speech("models --json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  json models = json::parse(run.out)["models"];
+  EXPECT_EQ(models.size(), 10u);
+  const json& silero = models.back();
+  EXPECT_EQ(silero["name"], "silero-vad");
+  EXPECT_EQ(silero["files"][0]["fetched"], true);
+  std::string here = silero["files"][0]["path"];
+  std::string file = silero["files"][0]["file"];
+
+  fs::create_directories(path("m/silero-vad"));
+  fs::copy_file(here, path("m/silero-vad/" + file));
+  run = shell("SPEECH_MODELS=/nonexistent:" + path("m") + " speech models --json");
+  EXPECT_EQ(json::parse(run.out)["models"].back()["files"][0]["path"],
+            path("m/silero-vad/" + file));
+  // A file cut short is not the model.
+  fs::resize_file(path("m/silero-vad/" + file), 1000);
+  run = shell("SPEECH_MODELS=" + path("m") + " speech models --json");
+  EXPECT_NE(json::parse(run.out)["models"].back()["files"][0]["path"],
+            path("m/silero-vad/" + file));
+  run = speech("vad qwen3-asr-0.6b " + jfk());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: io (model_path): ")) << run.err;
+  EXPECT_TRUE(contains(run.err, "Qwen3-ASR-0.6B-Q8_0.gguf"));
+}
+
+TEST_F(Cli, InfoAndDevices) {
+  Run run = speech("info silero-vad --json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  json info = json::parse(run.out);
+  EXPECT_EQ(info["task"], "detection");
+  EXPECT_EQ(info["options"][0]["name"], "threshold");
+  EXPECT_EQ(info["format"], "gguf");
+  EXPECT_EQ(info["tensors"].size(), 14u);
+  EXPECT_FALSE(info.contains("device"));
+  run = speech("info silero-vad");
+  EXPECT_TRUE(contains(run.out, "lstm.hh.weight") && contains(run.out, "[512, 128]")) << run.out;
+  run = speech("devices --json");
+  EXPECT_EQ(json::parse(run.out)["devices"][0]["kind"], "cpu");
+}
+
+TEST_F(Cli, TraceWritesTheStagesOrNothing) {
+  std::string out = path("stages.safetensors");
+  Run run = speech("trace silero-vad " + jfk() + " --out " + out + " --chunks 0,3");
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, "");
+  auto file = open_tensor_file(out);
+  EXPECT_EQ(file->require("00_input").shape, (std::vector<int64_t>{2, 576}));
+  EXPECT_EQ(to_i64(file->require("chunk_index")), (std::vector<int64_t>{0, 3}));
+  run = speech("trace silero-vad " + jfk() + " " + jfk() + " --out " + out);
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(open_tensor_file(out)->find("item1.00_input"), nullptr);
+  run = speech("trace silero-vad " + jfk() + " --out " + path("no/such/folder.safetensors"));
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: io")) << run.err;
+}
+
+TEST_F(Cli, ConvertQuantizeAndTheirPlans) {
+  std::string jit = data_path("silero_vad/checkpoint/silero_vad.jit");
+  Run run = speech("convert " + jit + " " + path("vad.gguf") + " --dry-run");
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(contains(run.out, "1238624 bytes")) << run.out;
+  EXPECT_FALSE(fs::exists(path("vad.gguf")));
+  run = speech("convert " + jit + " " + path("vad.gguf"));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, "");
+  EXPECT_EQ(fs::file_size(path("vad.gguf")), 1238624u);
+  run = speech("quantize " + path("vad.gguf") + " " + path("q.gguf") + " --type q8_0");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: invalid_argument (model_path): ")) << run.err;
+  run = speech("quantize " + path("vad.gguf") + " " + path("q.gguf") + " --type q3_k");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: out_of_range (type): ")) << run.err;
+  EXPECT_FALSE(fs::exists(path("q.gguf")));
+}
+
+// A recognition model of made-up weights: its words mean nothing, but the ways to ask for them do.
+class CliAsr : public Cli {
+ protected:
+  void SetUp() override {
+    Cli::SetUp();
+    std::string nemo = data_path("fastconformer/v3-small/model.nemo");
+    model_ = path("m.gguf");
+    Run run = speech("convert " + nemo + " " + model_);
+    ASSERT_EQ(run.code, 0) << run.err;
+  }
+  std::string main_wav() const { return data_path("fastconformer/inputs/main.wav"); }
+
+  std::string model_;
+};
+
+TEST_F(CliAsr, FormatsAgree) {
+  Run text = speech("asr " + model_ + " " + main_wav());
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.out, "Who left the pi\n");
+  Run run = speech("asr " + model_ + " --format json --timestamps " + main_wav());
+  json result = json::parse(run.out);
+  EXPECT_EQ(result["text"], "Who left the pi");
+  EXPECT_EQ(result["stop"], "complete");
+  EXPECT_EQ(result["words"].size(), 4u);
+  EXPECT_EQ(result["words"][1]["text"], "left");
+  EXPECT_EQ(speech("asr " + model_ + " --timestamps " + main_wav()).out,
+            main_wav() + "\t0.000\t1.360\tWho left the pi\n");
+  EXPECT_EQ(speech("asr " + model_ + " --format srt " + main_wav()).out,
+            "1\n00:00:00,000 --> 00:00:01,360\nWho left the pi\n\n");
+  EXPECT_EQ(speech("asr " + model_ + " --format tsv " + main_wav()).out,
+            "start\tend\ttext\n0\t1360\tWho left the pi\n");
+  EXPECT_TRUE(json::parse(speech("asr " + model_ + " --format json " + main_wav()).out)
+                  .contains("segments") == false);
+}
+
+TEST_F(CliAsr, SeveralFilesAloneInABatchAndIntoAFolder) {
+  write_wav(path("a.wav"), std::vector<float>(16000, 0.1f), 16000);
+  std::string files = jfk() + " " + main_wav() + " " + path("a.wav");
+  Run one = speech("asr " + model_ + " --format json --timestamps " + files);
+  Run batch = speech("asr " + model_ + " --format json --timestamps --batch 3 " + files);
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(one.out, batch.out);
+  EXPECT_EQ(std::count(one.out.begin(), one.out.end(), '\n'), 3);
+  Run run = speech("asr " + model_ + " --format vtt --out " + path("texts") + " " + files);
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, "");
+  EXPECT_TRUE(read_text_file(path("texts/main.vtt")).starts_with("WEBVTT\n\n00:00:00.000 --> "));
+}
+
+TEST_F(CliAsr, RegionsAndStandardInputGiveTheSameTexts) {
+  Run regions = speech("asr " + model_ + " --vad silero-vad --format json --timestamps " + jfk());
+  ASSERT_EQ(regions.code, 0) << regions.err;
+  json result = json::parse(regions.out);
+  std::string joined;
+  for (const auto& segment : result["segments"]) joined += segment["text"].get<std::string>();
+  EXPECT_FALSE(result["text"].get<std::string>().empty());
+  double last = 0;
+  for (const auto& token : result["tokens"]) {
+    EXPECT_GE(token["start"].get<double>(), last);
+    last = token["start"];
+  }
+  EXPECT_LE(last, 11.0);
+
+  // The same audio as PCM on standard input: an utterance per line. Joined, they are the text.
+  Run live = shell("tail -c +45 " + jfk() + " | speech asr " + model_ + " --vad silero-vad -");
+  ASSERT_EQ(live.code, 0) << live.err;
+  std::string lines = live.out;
+  ASSERT_FALSE(lines.empty());
+  lines.pop_back();
+  std::replace(lines.begin(), lines.end(), '\n', ' ');
+  EXPECT_EQ(lines, result["text"]);
+
+  Run events = shell("tail -c +45 " + jfk() + " | speech asr " + model_ +
+                     " --vad silero-vad --format json -");
+  std::istringstream stream(events.out);
+  std::string transcripts;
+  int started = 0, stopped = 0;
+  for (std::string line; std::getline(stream, line);) {
+    json event = json::parse(line);
+    std::string type = event["type"];
+    started += type == "input_audio_buffer.speech_started";
+    stopped += type == "input_audio_buffer.speech_stopped";
+    if (type != "conversation.item.input_audio_transcription.completed") continue;
+    EXPECT_EQ(event["stop"], "complete");
+    std::string text = event["transcript"];
+    if (!text.empty()) transcripts += (transcripts.empty() ? "" : " ") + text;
+  }
+  EXPECT_EQ(transcripts, result["text"]);
+  EXPECT_GT(started, 0);
+  EXPECT_EQ(started, stopped);
+
+  Run odd = shell("printf abc | speech asr " + model_ + " --vad silero-vad -");
+  EXPECT_EQ(odd.code, 1);
+  EXPECT_TRUE(contains(odd.err, "speech: invalid_argument (audio): ")) << odd.err;
+}
+
+TEST_F(CliAsr, OptionsGoToTheModelThatTakesThem) {
+  Run run = speech("asr " + model_ + " --threshold 0.5 " + jfk());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: unsupported (threshold): ")) << run.err;
+  // A threshold that nothing reaches: no speech, so no text; but options are checked all the same.
+  run = speech("asr " + model_ + " --vad silero-vad --threshold 1 " + jfk());
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, "\n");
+  run = speech("asr " + model_ + " --vad silero-vad --threshold 1 --language xx " + jfk());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "(language)")) << run.err;
+}
+
+TEST_F(CliAsr, BadAudioIsAnErrorThatNamesTheFile) {
+  write_wav(path("empty.wav"), {}, 16000);
+  write_wav(path("short.wav"), std::vector<float>(100), 16000);
+  std::ofstream(path("text.wav")) << "this is no audio";
+  for (const char* name : {"empty.wav", "short.wav", "text.wav", "missing.wav"}) {
+    Run run = speech("asr " + model_ + " " + main_wav() + " " + path(name));
+    EXPECT_EQ(run.code, 1) << name;
+    EXPECT_EQ(run.out, "Who left the pi\n") << name;  // of the file before
+    EXPECT_TRUE(contains(run.err, "speech: ") && contains(run.err, path(name))) << run.err;
+  }
+}
+
+TEST_F(Cli, TheExampleInC99FindsTheSpeech) {
+  std::string model = json::parse(speech("models --json").out)["models"].back()["files"][0]["path"];
+  std::string line = std::string(SPEECH_EXAMPLE) + " " + model + " " + jfk();
+  Run run = shell(line);
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, "0.322\t2.270\n3.266\t4.446\n5.378\t7.678\n8.162\t10.622\n");
+}
+
+TEST_F(Cli, TheSharedLibraryExportsTheApiAlone) {
+  Run run = shell("nm -D --defined-only " SPEECH_LIBRARY);
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::istringstream stream(run.out);
+  std::string address, type, name;
+  int count = 0;
+  for (; stream >> address >> type >> name; ++count) {
+    EXPECT_TRUE(name.starts_with("speech_")) << name;
+  }
+  // Every function that speech.h declares is there.
+  std::ifstream header(fs::path(__FILE__).parent_path() / "../../include/speech.h");
+  std::string text((std::istreambuf_iterator<char>(header)), {});
+  int declared = 0;
+  for (size_t i = 0; (i = text.find("\nSPEECH_API ", i + 1)) != std::string::npos;) {
+    size_t begin = text.find(" speech_", i), end = text.find('(', i);
+    begin = text.rfind("speech_", end);
+    std::string function = text.substr(begin, end - begin);
+    EXPECT_TRUE(contains(run.out, " T " + function + "\n")) << function;
+    ++declared;
+  }
+  EXPECT_EQ(count, declared);
+}
+
+}  // namespace
+}  // namespace speech
