@@ -41,9 +41,7 @@ class Info final : public Command {
     }
 
     if (json_) {
-      for (auto& [key, value] : Json::parse(speech_file_info_json(handle)).items()) {
-        model[key] = value;
-      }
+      model.update(Json::parse(speech_file_info_json(handle)));
       print_json(model.dump());
       return exit_done;
     }

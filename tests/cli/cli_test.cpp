@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "audio/read.h"
 #include "audio/write.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
@@ -19,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-struct Run {
+struct Result {
   int code = -1;
   std::string out, err;
 };
@@ -37,17 +38,17 @@ class Cli : public ::testing::Test {
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   // Runs a shell command line in which "speech" is the program.
-  Run shell(const std::string& command) const {
+  Result shell(const std::string& command) const {
     std::string line = "speech() { \"" SPEECH_PROGRAM "\" \"$@\"; }; " + command + " >" +
                        path("out") + " 2>" + path("err");
-    Run run;
+    Result run;
     int status = std::system(line.c_str());
     run.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     run.out = read_text_file(path("out"));
     run.err = read_text_file(path("err"));
     return run;
   }
-  Run speech(const std::string& arguments) const { return shell("speech " + arguments); }
+  Result speech(const std::string& arguments) const { return shell("speech " + arguments); }
 
   static std::string jfk() { return data_path("audio/jfk.wav"); }
   static std::string data_path(const std::string& name) { return testing::data_path(name); }
@@ -60,7 +61,7 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 TEST_F(Cli, VersionAndHelp) {
-  Run run = speech("--version");
+  Result run = speech("--version");
   EXPECT_EQ(run.code, 0);
   EXPECT_TRUE(run.out.starts_with("speech ") && contains(run.out, ", C API 1.0\n")) << run.out;
   run = speech("vad --help");
@@ -78,7 +79,7 @@ TEST_F(Cli, UsageErrorsExitWith2AndPointToTheHelp) {
         "vad silero-vad a.wav --no-timestamps", "vad a.wav b.wav", "vad silero-vad:q8_0 a.wav",
         "vad silero-vad a/x.wav b/x.wav --split d", "trace silero-vad a.wav", "asr m.gguf -",
         "asr m.gguf --live", "asr m.gguf a.wav b.wav --format srt", "quantize a.gguf b.gguf"}) {
-    Run run = speech(arguments);
+    Result run = speech(arguments);
     EXPECT_EQ(run.code, 2) << arguments << "\n" << run.err;
     EXPECT_EQ(run.out, "") << arguments;
     EXPECT_TRUE(contains(run.err, "--help")) << arguments << "\n" << run.err;
@@ -94,7 +95,7 @@ TEST_F(Cli, FailuresExitWith1AndOneErrorLine) {
     size_t newline = text.rfind('\n');
     return newline == std::string::npos ? text : text.substr(newline + 1);
   };
-  Run run = speech("vad silero-vad /nonexistent.wav");
+  Result run = speech("vad silero-vad /nonexistent.wav");
   EXPECT_EQ(run.code, 1);
   EXPECT_TRUE(last_line(run.err).starts_with("speech: io")) << run.err;
   EXPECT_TRUE(contains(run.err, "/nonexistent.wav"));
@@ -120,7 +121,7 @@ TEST_F(Cli, FailuresExitWith1AndOneErrorLine) {
 }
 
 TEST_F(Cli, VadText) {
-  Run run = speech("vad silero-vad " + jfk());
+  Result run = speech("vad silero-vad " + jfk());
   EXPECT_EQ(run.code, 0) << run.err;
   std::string f = jfk();
   EXPECT_EQ(run.out, f + "\t0.322\t2.270\n" + f + "\t3.266\t4.446\n" + f + "\t5.378\t7.678\n" + f +
@@ -133,7 +134,7 @@ TEST_F(Cli, VadText) {
 }
 
 TEST_F(Cli, VadJsonAndSplitAgree) {
-  Run run = speech("vad silero-vad " + jfk() + " --format json --split " + path("parts"));
+  Result run = speech("vad silero-vad " + jfk() + " --format json --split " + path("parts"));
   ASSERT_EQ(run.code, 0) << run.err;
   json regions = json::parse(run.out)["regions"];
   ASSERT_EQ(regions.size(), 4u);
@@ -149,7 +150,7 @@ TEST_F(Cli, VadOfSilenceAndOfNothingIsEmpty) {
   write_wav(path("silence.wav"), std::vector<float>(16000), 16000);
   write_wav(path("empty.wav"), {}, 16000);
   for (const char* name : {"silence.wav", "empty.wav"}) {
-    Run run = speech("vad silero-vad " + path(name));
+    Result run = speech("vad silero-vad " + path(name));
     EXPECT_EQ(run.code, 0) << run.err;
     EXPECT_EQ(run.out, "");
     run = speech("vad silero-vad --format json " + path(name));
@@ -158,7 +159,7 @@ TEST_F(Cli, VadOfSilenceAndOfNothingIsEmpty) {
 }
 
 TEST_F(Cli, ModelsAreFoundByNameInFoldersOfTheEnvironment) {
-  Run run = speech("models --json");
+  Result run = speech("models --json");
   ASSERT_EQ(run.code, 0) << run.err;
   json models = json::parse(run.out)["models"];
   EXPECT_EQ(models.size(), 10u);
@@ -185,7 +186,7 @@ TEST_F(Cli, ModelsAreFoundByNameInFoldersOfTheEnvironment) {
 }
 
 TEST_F(Cli, InfoAndDevices) {
-  Run run = speech("info silero-vad --json");
+  Result run = speech("info silero-vad --json");
   ASSERT_EQ(run.code, 0) << run.err;
   json info = json::parse(run.out);
   EXPECT_EQ(info["task"], "detection");
@@ -201,7 +202,7 @@ TEST_F(Cli, InfoAndDevices) {
 
 TEST_F(Cli, TraceWritesTheStagesOrNothing) {
   std::string out = path("stages.safetensors");
-  Run run = speech("trace silero-vad " + jfk() + " --out " + out + " --chunks 0,3");
+  Result run = speech("trace silero-vad " + jfk() + " --out " + out + " --chunks 0,3");
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_EQ(run.out, "");
   auto file = open_tensor_file(out);
@@ -217,7 +218,7 @@ TEST_F(Cli, TraceWritesTheStagesOrNothing) {
 
 TEST_F(Cli, ConvertQuantizeAndTheirPlans) {
   std::string jit = data_path("silero_vad/checkpoint/silero_vad.jit");
-  Run run = speech("convert " + jit + " " + path("vad.gguf") + " --dry-run");
+  Result run = speech("convert " + jit + " " + path("vad.gguf") + " --dry-run");
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_TRUE(contains(run.out, "1238624 bytes")) << run.out;
   EXPECT_FALSE(fs::exists(path("vad.gguf")));
@@ -241,7 +242,7 @@ class CliAsr : public Cli {
     Cli::SetUp();
     std::string nemo = data_path("fastconformer/v3-small/model.nemo");
     model_ = path("m.gguf");
-    Run run = speech("convert " + nemo + " " + model_);
+    Result run = speech("convert " + nemo + " " + model_);
     ASSERT_EQ(run.code, 0) << run.err;
   }
   std::string main_wav() const { return data_path("fastconformer/inputs/main.wav"); }
@@ -250,10 +251,10 @@ class CliAsr : public Cli {
 };
 
 TEST_F(CliAsr, FormatsAgree) {
-  Run text = speech("asr " + model_ + " " + main_wav());
+  Result text = speech("asr " + model_ + " " + main_wav());
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_EQ(text.out, "Who left the pi\n");
-  Run run = speech("asr " + model_ + " --format json --timestamps " + main_wav());
+  Result run = speech("asr " + model_ + " --format json --timestamps " + main_wav());
   json result = json::parse(run.out);
   EXPECT_EQ(result["text"], "Who left the pi");
   EXPECT_EQ(result["stop"], "complete");
@@ -272,19 +273,20 @@ TEST_F(CliAsr, FormatsAgree) {
 TEST_F(CliAsr, SeveralFilesAloneInABatchAndIntoAFolder) {
   write_wav(path("a.wav"), std::vector<float>(16000, 0.1f), 16000);
   std::string files = jfk() + " " + main_wav() + " " + path("a.wav");
-  Run one = speech("asr " + model_ + " --format json --timestamps " + files);
-  Run batch = speech("asr " + model_ + " --format json --timestamps --batch 3 " + files);
+  Result one = speech("asr " + model_ + " --format json --timestamps " + files);
+  Result batch = speech("asr " + model_ + " --format json --timestamps --batch 3 " + files);
   EXPECT_EQ(one.code, 0) << one.err;
   EXPECT_EQ(one.out, batch.out);
   EXPECT_EQ(std::count(one.out.begin(), one.out.end(), '\n'), 3);
-  Run run = speech("asr " + model_ + " --format vtt --out " + path("texts") + " " + files);
+  Result run = speech("asr " + model_ + " --format vtt --out " + path("texts") + " " + files);
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_EQ(run.out, "");
   EXPECT_TRUE(read_text_file(path("texts/main.vtt")).starts_with("WEBVTT\n\n00:00:00.000 --> "));
 }
 
 TEST_F(CliAsr, RegionsAndStandardInputGiveTheSameTexts) {
-  Run regions = speech("asr " + model_ + " --vad silero-vad --format json --timestamps " + jfk());
+  Result regions =
+      speech("asr " + model_ + " --vad silero-vad --format json --timestamps " + jfk());
   ASSERT_EQ(regions.code, 0) << regions.err;
   json result = json::parse(regions.out);
   std::string joined;
@@ -298,7 +300,12 @@ TEST_F(CliAsr, RegionsAndStandardInputGiveTheSameTexts) {
   EXPECT_LE(last, 11.0);
 
   // The same audio as PCM on standard input: an utterance per line. Joined, they are the text.
-  Run live = shell("tail -c +45 " + jfk() + " | speech asr " + model_ + " --vad silero-vad -");
+  std::vector<int16_t> pcm;
+  for (float x : read_audio(jfk()).samples) pcm.push_back(static_cast<int16_t>(x * 32768));
+  std::ofstream(path("pcm"), std::ios::binary)
+      .write(reinterpret_cast<const char*>(pcm.data()),
+             static_cast<std::streamsize>(pcm.size() * 2));
+  Result live = shell("cat " + path("pcm") + " | speech asr " + model_ + " --vad silero-vad -");
   ASSERT_EQ(live.code, 0) << live.err;
   std::string lines = live.out;
   ASSERT_FALSE(lines.empty());
@@ -306,8 +313,8 @@ TEST_F(CliAsr, RegionsAndStandardInputGiveTheSameTexts) {
   std::replace(lines.begin(), lines.end(), '\n', ' ');
   EXPECT_EQ(lines, result["text"]);
 
-  Run events = shell("tail -c +45 " + jfk() + " | speech asr " + model_ +
-                     " --vad silero-vad --format json -");
+  Result events =
+      shell("cat " + path("pcm") + " | speech asr " + model_ + " --vad silero-vad --format json -");
   std::istringstream stream(events.out);
   std::string transcripts;
   int started = 0, stopped = 0;
@@ -325,13 +332,13 @@ TEST_F(CliAsr, RegionsAndStandardInputGiveTheSameTexts) {
   EXPECT_GT(started, 0);
   EXPECT_EQ(started, stopped);
 
-  Run odd = shell("printf abc | speech asr " + model_ + " --vad silero-vad -");
+  Result odd = shell("printf abc | speech asr " + model_ + " --vad silero-vad -");
   EXPECT_EQ(odd.code, 1);
   EXPECT_TRUE(contains(odd.err, "speech: invalid_argument (audio): ")) << odd.err;
 }
 
 TEST_F(CliAsr, OptionsGoToTheModelThatTakesThem) {
-  Run run = speech("asr " + model_ + " --threshold 0.5 " + jfk());
+  Result run = speech("asr " + model_ + " --threshold 0.5 " + jfk());
   EXPECT_EQ(run.code, 1);
   EXPECT_TRUE(contains(run.err, "speech: unsupported (threshold): ")) << run.err;
   // A threshold that nothing reaches: no speech, so no text; but options are checked all the same.
@@ -348,7 +355,7 @@ TEST_F(CliAsr, BadAudioIsAnErrorThatNamesTheFile) {
   write_wav(path("short.wav"), std::vector<float>(100), 16000);
   std::ofstream(path("text.wav")) << "this is no audio";
   for (const char* name : {"empty.wav", "short.wav", "text.wav", "missing.wav"}) {
-    Run run = speech("asr " + model_ + " " + main_wav() + " " + path(name));
+    Result run = speech("asr " + model_ + " " + main_wav() + " " + path(name));
     EXPECT_EQ(run.code, 1) << name;
     EXPECT_EQ(run.out, "Who left the pi\n") << name;  // of the file before
     EXPECT_TRUE(contains(run.err, "speech: ") && contains(run.err, path(name))) << run.err;
@@ -358,13 +365,13 @@ TEST_F(CliAsr, BadAudioIsAnErrorThatNamesTheFile) {
 TEST_F(Cli, TheExampleInC99FindsTheSpeech) {
   std::string model = json::parse(speech("models --json").out)["models"].back()["files"][0]["path"];
   std::string line = std::string(SPEECH_EXAMPLE) + " " + model + " " + jfk();
-  Run run = shell(line);
+  Result run = shell(line);
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_EQ(run.out, "0.322\t2.270\n3.266\t4.446\n5.378\t7.678\n8.162\t10.622\n");
 }
 
 TEST_F(Cli, TheSharedLibraryExportsTheApiAlone) {
-  Run run = shell("nm -D --defined-only " SPEECH_LIBRARY);
+  Result run = shell("nm -D --defined-only " SPEECH_LIBRARY);
   ASSERT_EQ(run.code, 0) << run.err;
   std::istringstream stream(run.out);
   std::string address, type, name;
@@ -373,12 +380,10 @@ TEST_F(Cli, TheSharedLibraryExportsTheApiAlone) {
     EXPECT_TRUE(name.starts_with("speech_")) << name;
   }
   // Every function that speech.h declares is there.
-  std::ifstream header(fs::path(__FILE__).parent_path() / "../../include/speech.h");
-  std::string text((std::istreambuf_iterator<char>(header)), {});
+  std::string text = read_text_file(data_path("../../include/speech.h"));
   int declared = 0;
   for (size_t i = 0; (i = text.find("\nSPEECH_API ", i + 1)) != std::string::npos;) {
-    size_t begin = text.find(" speech_", i), end = text.find('(', i);
-    begin = text.rfind("speech_", end);
+    size_t end = text.find('(', i), begin = text.rfind("speech_", end);
     std::string function = text.substr(begin, end - begin);
     EXPECT_TRUE(contains(run.out, " T " + function + "\n")) << function;
     ++declared;
