@@ -12,6 +12,7 @@
 #include "audio/write.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
+#include "tasks/script.h"
 #include "test_data.h"
 
 namespace speech {
@@ -289,8 +290,6 @@ TEST_F(CliAsr, RegionsAndStandardInputGiveTheSameTexts) {
       speech("asr " + model_ + " --vad silero-vad --format json --timestamps " + jfk());
   ASSERT_EQ(regions.code, 0) << regions.err;
   json result = json::parse(regions.out);
-  std::string joined;
-  for (const auto& segment : result["segments"]) joined += segment["text"].get<std::string>();
   EXPECT_FALSE(result["text"].get<std::string>().empty());
   double last = 0;
   for (const auto& token : result["tokens"]) {
@@ -307,11 +306,12 @@ TEST_F(CliAsr, RegionsAndStandardInputGiveTheSameTexts) {
              static_cast<std::streamsize>(pcm.size() * 2));
   Result live = shell("cat " + path("pcm") + " | speech asr " + model_ + " --vad silero-vad -");
   ASSERT_EQ(live.code, 0) << live.err;
-  std::string lines = live.out;
-  ASSERT_FALSE(lines.empty());
-  lines.pop_back();
-  std::replace(lines.begin(), lines.end(), '\n', ' ');
-  EXPECT_EQ(lines, result["text"]);
+  std::istringstream lines(live.out);
+  std::string joined_lines;
+  for (std::string line; std::getline(lines, line);) {
+    joined_lines += (needs_space(joined_lines, line) ? " " : "") + line;
+  }
+  EXPECT_EQ(joined_lines, result["text"]);
 
   Result events =
       shell("cat " + path("pcm") + " | speech asr " + model_ + " --vad silero-vad --format json -");
@@ -326,7 +326,7 @@ TEST_F(CliAsr, RegionsAndStandardInputGiveTheSameTexts) {
     if (type != "conversation.item.input_audio_transcription.completed") continue;
     EXPECT_EQ(event["stop"], "complete");
     std::string text = event["transcript"];
-    if (!text.empty()) transcripts += (transcripts.empty() ? "" : " ") + text;
+    transcripts += (needs_space(transcripts, text) ? " " : "") + text;
   }
   EXPECT_EQ(transcripts, result["text"]);
   EXPECT_GT(started, 0);
