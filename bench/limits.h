@@ -96,7 +96,7 @@ inline double measure_flops(ThreadPool& pool, cpu::Isa isa) {
   auto loop = fma_loop_scalar;
 #if defined(__x86_64__)
   if (isa == cpu::Isa::avx2) loop = fma_loop_avx2;
-  if (isa == cpu::Isa::avx512) loop = fma_loop_avx512;
+  if (isa >= cpu::Isa::avx512) loop = fma_loop_avx512;
 #endif
   (void)isa;
   constexpr int64_t kCount = 400'000;  // short, many times: the best one was not interrupted

@@ -164,8 +164,8 @@ struct CpuReport {
 CpuReport cpu_report();
 
 // The CPU backend. `threads` >= 1; 0 means default_threads(). The instruction set is the best one
-// the machine runs, or what SPEECH_CPU names (scalar, avx2, avx512); an unknown or missing one is
-// Error(device).
+// the machine runs, or what SPEECH_CPU names (scalar, avx2, avx512, amx); an unknown or missing one
+// is Error(device).
 std::unique_ptr<Backend> make_cpu_backend(int threads = 0);
 
 }  // namespace speech

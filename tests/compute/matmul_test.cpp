@@ -206,25 +206,35 @@ TEST(Matmul, SameBytesForAnyThreadsAndCompany) {
   for (Isa isa : runnable_isas()) {
     Machine one(isa, 1), two(isa, 2), three(isa, 3);
     for (const Format& format : all_formats()) {
-      int64_t n = 37, m = 133, k = format.block() == 256 ? 768 : 640;
+      int64_t n = 87, m = 133, k = format.block() == 256 ? 768 : 640;
       Matrix matrix(format, m, k, 5);
       std::vector<float> x = normal_values(n * k, 6);
       std::vector<float> expected = one.product(matrix, x.data(), k, n);
       EXPECT_EQ(expected, two.product(matrix, x.data(), k, n)) << format.name;
       EXPECT_EQ(expected, three.product(matrix, x.data(), k, n)) << format.name;
-      for (auto [first, count] : {std::pair<int64_t, int64_t>{0, 1},
-                                  {1, 2},
-                                  {3, 3},
-                                  {6, 4},
-                                  {10, 5},
-                                  {15, 8},
-                                  {23, 14},
-                                  {36, 1}}) {
+      // Few rows, a tile of each size, and rows that have been in tiles of another kind.
+      std::vector<std::pair<int64_t, int64_t>> parts = {{0, 1},  {1, 2},   {3, 3},   {6, 4},
+                                                        {10, 5}, {15, 8},  {23, 14}, {36, 1},
+                                                        {3, 33}, {11, 70}, {86, 1}};
+      for (auto [first, count] : parts) {
         std::vector<float> some = two.product(matrix, x.data() + first * k, k, count);
         EXPECT_TRUE(std::equal(some.begin(), some.end(), expected.begin() + first * m))
             << isa_name(isa) << " " << format.name << ": " << count << " rows from " << first;
       }
     }
+  }
+}
+
+// AMX makes the sums of AVX-512, only faster.
+TEST(Matmul, AmxGivesTheBytesOfAvx512) {
+  if (!machine_runs(Isa::amx)) GTEST_SKIP() << "no AMX here";
+  Machine avx512(Isa::avx512, 2), amx(Isa::amx, 2);
+  for (const Format& format : all_formats()) {
+    int64_t n = 83, m = 45, k = format.block() == 256 ? 512 : 896;
+    Matrix matrix(format, m, k, 16);
+    std::vector<float> x = normal_values(n * k, 17);
+    EXPECT_EQ(avx512.product(matrix, x.data(), k, n), amx.product(matrix, x.data(), k, n))
+        << format.name;
   }
 }
 

@@ -776,7 +776,7 @@ namespace cpu {
 
 const Kernels& kernels(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512) return kAvx512Kernels;
+  if (isa == Isa::avx512 || isa == Isa::amx) return kAvx512Kernels;
   if (isa == Isa::avx2) return kAvx2Kernels;
 #endif
   (void)isa;

@@ -8,17 +8,31 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace speech::cpu {
 namespace {
 
-constexpr Isa kAll[] = {Isa::scalar, Isa::avx2, Isa::avx512};
+constexpr Isa kAll[] = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::amx};
 
 #if defined(__x86_64__)
 struct Features {
-  bool avx2 = false, avx512 = false;
+  bool avx2 = false, avx512 = false, amx = false;
 };
+
+// Linux saves the tile registers of a process only once it has asked for that.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 Features detect() {
   Features f;
@@ -34,6 +48,8 @@ Features detect() {
   f.avx2 = fma && f16c && ebx(5) && ebx(8);                                         // AVX2, BMI2
   bool vector512 = ebx(16) && ebx(17) && ebx(30) && ebx(31);                        // F, DQ, BW, VL
   f.avx512 = f.avx2 && vector512 && (c & (1u << 11)) != 0 && (low & 0xe0) == 0xe0;  // VNNI, zmm
+  bool tiles = (d & (1u << 24)) && (d & (1u << 25)) && (low & 0x60000) == 0x60000;  // TILE, INT8
+  f.amx = f.avx512 && tiles && may_use_tiles();
   return f;
 }
 
@@ -53,6 +69,8 @@ const char* isa_name(Isa isa) {
       return "avx2";
     case Isa::avx512:
       return "avx512";
+    case Isa::amx:
+      return "amx";
   }
   return "scalar";
 }
@@ -60,7 +78,9 @@ const char* isa_name(Isa isa) {
 bool machine_runs(Isa isa) {
   if (isa == Isa::scalar) return true;
 #if defined(__x86_64__)
-  return isa == Isa::avx2 ? features().avx2 : features().avx512;
+  return isa == Isa::avx2     ? features().avx2
+         : isa == Isa::avx512 ? features().avx512
+                              : features().amx;
 #else
   return false;
 #endif
@@ -92,9 +112,10 @@ IsaChoice choose_isa() {
     }
     return {isa, fmt::format("SPEECH_CPU={}", forced)};
   }
-  fail_option(Status::device, "SPEECH_CPU",
-              "SPEECH_CPU={} is unknown; expected scalar, avx2 or avx512, or no value for the best",
-              forced);
+  fail_option(
+      Status::device, "SPEECH_CPU",
+      "SPEECH_CPU={} is unknown; expected scalar, avx2, avx512 or amx, or no value for the best",
+      forced);
 }
 
 std::string processor_name() {

@@ -10,6 +10,7 @@ enum class Isa : uint8_t {
   scalar,  // the reference: what the compiler's baseline allows
   avx2,    // AVX2 + FMA + F16C + BMI2
   avx512,  // the above + AVX-512 F, BW, DQ, VL, VNNI
+  amx,     // the above + AMX INT8: whole tiles of the matrix product, nothing else
 };
 
 }  // namespace speech::cpu

@@ -337,7 +337,9 @@ void matmul(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
   if (args.n == 0 || args.w.rows == 0) return;
 #if defined(__x86_64__)
   if (args.isa != Isa::scalar) {
-    const MatmulKernels& table = args.isa == Isa::avx2 ? kAvx2Matmul : kAvx512Matmul;
+    const MatmulKernels table = args.isa == Isa::avx2     ? kAvx2Matmul
+                                : args.isa == Isa::avx512 ? kAvx512Matmul
+                                                          : amx_matmul();
     Product(args, table, pool, scratch).run();
     return;
   }

@@ -106,6 +106,7 @@ struct MatmulKernels {
 #if defined(__x86_64__)
 extern const MatmulKernels kAvx2Matmul;
 extern const MatmulKernels kAvx512Matmul;
+MatmulKernels amx_matmul();
 #endif
 
 }  // namespace speech::cpu

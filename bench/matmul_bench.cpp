@@ -1,0 +1,163 @@
+// The matrix product: out[n, m] = x[n, k] w[m, k]^T for each weight type. Lines with few rows go
+// round through copies of the matrix, 512 MB in all, as a model's weights do: "of_read" is then the
+// share of the memory's read bandwidth. Rates are those of the fastest iteration (see
+// ops_bench.cpp). OpenBLAS's f32 product stands beside ours; it has to be told what an unknown
+// processor is (OPENBLAS_CORETYPE=SKYLAKEX), or it takes kernels of the year 2004.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/limits.h"
+#include "compute/backend.h"
+#include "quant/codec.h"
+
+#ifdef SPEECH_WITH_OPENBLAS
+#include <cblas.h>
+#endif
+
+namespace speech::bench {
+namespace {
+
+struct Type {
+  std::string name;
+  WeightType type;
+  AffineFormat affine = {};
+};
+
+std::vector<Type> types() {
+  std::vector<Type> list;
+  for (WeightType type : {WeightType::f32, WeightType::f16, WeightType::bf16, WeightType::q8_0,
+                          WeightType::q6_k, WeightType::q5_k, WeightType::q4_k}) {
+    list.push_back({std::string(facts(type).name), type});
+  }
+  for (auto [bits, group] : {std::pair{4, 32}, {4, 64}, {8, 32}, {8, 64}, {3, 64}, {6, 64}}) {
+    list.push_back({"int" + std::to_string(bits) + "_g" + std::to_string(group),
+                    WeightType::affine,
+                    {bits, group, WeightType::bf16}});
+  }
+  return list;
+}
+
+// Copies of one matrix, of which the first rows are random and the others repeat them.
+struct Matrices {
+  std::vector<std::byte> data, scales, biases;
+  std::vector<Weight> w;
+
+  Matrices(const Type& type, int64_t rows, int64_t cols, int64_t total_bytes) {
+    bool affine = type.type == WeightType::affine;
+    int64_t row = affine ? affine_packed_bytes(type.affine, cols) : row_bytes(type.type, cols);
+    int64_t scale_row = affine ? cols / type.affine.group * 2 : 0;
+    int64_t copies = std::max<int64_t>(1, total_bytes / ((row + 2 * scale_row) * rows));
+    data.resize(copies * rows * row);
+    scales.resize(copies * rows * scale_row);
+    biases.resize(copies * rows * scale_row);
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0, 0.05f);
+    std::vector<float> values(cols);
+    for (int64_t r = 0; r < copies * rows; ++r) {
+      std::byte *to = data.data() + r * row, *s = scales.data() + r * scale_row,
+                *b = biases.data() + r * scale_row;
+      if (r >= 32) {
+        std::memcpy(to, to - 32 * row, row);
+        if (affine) std::memcpy(s, s - 32 * scale_row, scale_row);
+        if (affine) std::memcpy(b, b - 32 * scale_row, scale_row);
+        continue;
+      }
+      for (float& v : values) v = normal(random);
+      if (affine) {
+        encode_affine_row(type.affine, values.data(), to, s, b, cols);
+      } else {
+        encode_row(type.type, values.data(), to, cols);
+      }
+    }
+    for (int64_t copy = 0; copy < copies; ++copy) {
+      Weight weight;
+      weight.type = type.type;
+      weight.rows = rows;
+      weight.cols = cols;
+      weight.affine = type.affine;
+      weight.row_bytes = row;
+      weight.data = data.data() + copy * rows * row;
+      weight.scales = scales.data() + copy * rows * scale_row;
+      weight.biases = biases.data() + copy * rows * scale_row;
+      w.push_back(weight);
+    }
+  }
+};
+
+std::vector<float> normal_values(int64_t count) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& v : values) v = normal(random);
+  return values;
+}
+
+// Args: threads, n, m, k.
+void product(benchmark::State& state, const Type& type) {
+  int threads = static_cast<int>(state.range(0));
+  int64_t n = state.range(1), m = state.range(2), k = state.range(3);
+  auto backend = make_cpu_backend(threads);
+  Matrices matrices(type, m, k, n <= 16 ? int64_t{512} << 20 : 0);
+  std::vector<float> x = normal_values(n * k), out(n * m);
+  Tensor x_tensor = TensorAccess::make(x.data(), {n, k});
+  Tensor out_tensor = TensorAccess::make(out.data(), {n, m});
+  double best = 1e30;
+  size_t copy = 0;
+  for (auto _ : state) {
+    double start = seconds_now();
+    backend->matmul(out_tensor, x_tensor, matrices.w[copy++ % matrices.w.size()]);
+    best = std::min(best, seconds_now() - start);
+  }
+  double flops = 2.0 * n * m * k, bytes = static_cast<double>(matrices.w[0].bytes());
+  state.counters["best_GFLOPS"] = flops / best * 1e-9;
+  state.counters["of_peak"] = flops / best / limits(threads).flops;
+  state.counters["best_GB/s"] = bytes / best * 1e-9;
+  if (n <= 16) state.counters["of_read"] = bytes / best / limits(threads).read_bytes;
+}
+
+#ifdef SPEECH_WITH_OPENBLAS
+void openblas(benchmark::State& state) {
+  int threads = static_cast<int>(state.range(0)), n = static_cast<int>(state.range(1)),
+      m = static_cast<int>(state.range(2)), k = static_cast<int>(state.range(3));
+  openblas_set_num_threads(threads);
+  std::vector<float> x = normal_values(int64_t{n} * k), w = normal_values(int64_t{m} * k),
+                     out(int64_t{n} * m);
+  double best = 1e30;
+  for (auto _ : state) {
+    double start = seconds_now();
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, m, k, 1, x.data(), k, w.data(), k, 0,
+                out.data(), m);
+    best = std::min(best, seconds_now() - start);
+  }
+  double flops = 2.0 * n * m * k;
+  state.SetLabel(openblas_get_corename());
+  state.counters["best_GFLOPS"] = flops / best * 1e-9;
+  state.counters["of_peak"] = flops / best / limits(threads).flops;
+}
+#endif
+
+void arguments(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"threads", "n", "m", "k"})->Unit(benchmark::kMicrosecond)->MinTime(0.2);
+  for (auto [m, k] : {std::pair{4096, 1024}, {1024, 4096}}) {
+    for (int n : {1, 4, 16, 64, 375}) b->Args({default_threads(), n, m, k});
+  }
+}
+
+[[maybe_unused]] const bool registered = [] {
+  for (const Type& type : types()) {
+    arguments(benchmark::RegisterBenchmark(("matmul/" + type.name).c_str(),
+                                           [type](benchmark::State& s) { product(s, type); }));
+  }
+#ifdef SPEECH_WITH_OPENBLAS
+  arguments(benchmark::RegisterBenchmark("openblas/f32", openblas));
+#endif
+  return true;
+}();
+
+}  // namespace
+}  // namespace speech::bench
