@@ -483,7 +483,9 @@ void int_tile(const IntUnit& u, int row) {
   const char* next_acc = reinterpret_cast<const char*>(acc + kRows * kPanelRows);
   for (int column = 0; column < u.columns; column += u.format.group) {
     I sum[kSplit][kRows][2];
+#pragma GCC unroll 4
     for (int s = 0; s < kSplit; ++s) {
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) sum[s][r][0] = sum[s][r][1] = V::zero();
     }
     for (int p = 0; p < pairs; p += kSplit) {
@@ -507,6 +509,7 @@ void int_tile(const IntUnit& u, int row) {
     int block = column / kScaleColumns;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
       for (int s = 1; s < kSplit; ++s) {
         sum[0][r][0] = V::add32(sum[0][r][0], sum[s][r][0]);
         sum[0][r][1] = V::add32(sum[0][r][1], sum[s][r][1]);
@@ -530,6 +533,7 @@ void float_tile(const FloatUnit& u, int row) {
   const char* next_acc = reinterpret_cast<const char*>(acc + kRows * kPanelRows);
   prefetch(next_acc, kRows * kPanelRows / 16);
   F sum[kRows][2];
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     sum[r][0] = V::load_f(acc + r * kPanelRows);
     sum[r][1] = V::load_f(acc + r * kPanelRows + kLanes);
@@ -545,6 +549,7 @@ void float_tile(const FloatUnit& u, int row) {
       sum[r][1] = V::fma(w1, v, sum[r][1]);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     V::store_f(acc + r * kPanelRows, sum[r][0]);
     V::store_f(acc + r * kPanelRows + kLanes, sum[r][1]);
