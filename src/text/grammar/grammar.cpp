@@ -36,7 +36,6 @@ constexpr size_t max_masks = 1000, max_local = 2000;         // of 19 kB each at
 struct Config {
   std::vector<uint32_t> nodes;  // sorted
   bool can_end = false;
-  std::unique_ptr<std::array<uint32_t, 256>> next;
   std::shared_ptr<const Bitmask> mask;
 };
 
@@ -53,10 +52,19 @@ struct ConfigHash {
   }
 };
 
+// The configuration behind each byte; what is not known yet is `unknown`.
+using Row = std::array<uint32_t, 256>;
+
 struct Arena {
+  Arena() {
+    add_config(unknown);
+    add_config(dead);
+  }
+
   std::vector<Node> nodes{{0, 0, 0, unknown}};
   std::unordered_map<uint64_t, uint32_t> node_ids;
-  std::vector<Config> configs{2};
+  std::vector<Config> configs;
+  std::vector<std::unique_ptr<Row>> rows;  // the steps from a configuration
   std::unordered_map<ConfigKey, uint32_t, ConfigHash> config_ids;
   size_t masks = 0;
 
@@ -70,11 +78,16 @@ struct Arena {
     if (set.empty() && !can_end) return dead;
     auto [it, is_new] = config_ids.emplace(ConfigKey{set, can_end}, configs.size());
     if (is_new) {
-      configs.emplace_back();
+      add_config(unknown);
       configs.back().nodes = std::move(set);
       configs.back().can_end = can_end;
     }
     return it->second;
+  }
+  void add_config(uint32_t next) {
+    configs.emplace_back();
+    rows.push_back(std::make_unique<Row>());
+    rows.back()->fill(next);
   }
   bool full() const { return nodes.size() > max_nodes || configs.size() > max_configs; }
 };
@@ -114,21 +127,26 @@ class Matcher {
 
   uint32_t step(Arena& a, uint32_t config, uint8_t byte) {
     if (config == dead) return dead;
-    if (!a.configs[config].next) {
-      a.configs[config].next = std::make_unique<std::array<uint32_t, 256>>();
-      a.configs[config].next->fill(unknown);
-    }
-    uint32_t known = (*a.configs[config].next)[byte];
+    uint32_t known = (*a.rows[config])[byte];
     if (known != unknown) return known;
     std::vector<uint32_t> reached;
+    int first = 0, last = 255;  // all bytes from here to there lead to the same
     for (uint32_t n : a.configs[config].nodes) {
       Node node = a.nodes[n];
       for (const State::Edge& e : automaton_.state(node.state).edges) {
-        if (e.first <= byte && byte <= e.last) reached.push_back(a.node(e.target, node.parent));
+        if (e.last < byte) {
+          first = std::max(first, e.last + 1);
+        } else if (e.first > byte) {
+          last = std::min(last, e.first - 1);
+        } else {
+          first = std::max<int>(first, e.first);
+          last = std::min<int>(last, e.last);
+          reached.push_back(a.node(e.target, node.parent));
+        }
       }
     }
     uint32_t next = close(a, std::move(reached));
-    (*a.configs[config].next)[byte] = next;
+    std::fill(a.rows[config]->begin() + first, a.rows[config]->begin() + last + 1, next);
     return next;
   }
 
@@ -153,7 +171,7 @@ class Matcher {
 
   std::shared_ptr<const Bitmask> mask(Arena& a, uint32_t config) {
     if (a.configs[config].mask) return a.configs[config].mask;
-    auto out = std::make_shared<Bitmask>(tokens_->rows());
+    auto out = std::make_shared<Bitmask>(tokens_->no_token() + 1);
     std::vector<uint32_t> nodes = a.configs[config].nodes;
     // Near the limit of nesting a state's mask says too much: walk from here.
     bool near_limit = std::any_of(nodes.begin(), nodes.end(),
@@ -174,6 +192,7 @@ class Matcher {
         walk(a, below, end + 1, place.behind, place.depth, *out, nullptr);
       }
     }
+    out->words.resize(tokens_->no_token() / 32);
     for (auto [copy, original] : tokens_->duplicates()) {
       if (out->test(original)) out->set(copy);
     }
@@ -196,8 +215,20 @@ class Matcher {
     explicit Local(size_t bits) : tokens(bits) {}
   };
 
+  // A step on the way through the token tree.
+  struct Place {
+    const uint32_t* row;  // the configuration's; it stays where it is
+    uint32_t config;
+  };
+
   // The configuration of stacks whose calls and ends have not been followed yet.
   uint32_t close(Arena& a, std::vector<uint32_t> todo) {
+    if (todo.empty()) return dead;
+    if (todo.size() == 1 && todo[0] != bottom) {  // the usual case
+      const State& state = automaton_.state(a.nodes[todo[0]].state);
+      bool plain = !state.accept && state.calls.empty() && !state.edges.empty();
+      if (plain && a.nodes[todo[0]].depth <= max_depth) return a.config(std::move(todo), false);
+    }
     std::vector<uint32_t> set;
     std::unordered_set<uint32_t> seen;
     bool can_end = false;
@@ -241,33 +272,37 @@ class Matcher {
   // Goes through the nodes [first, last) of the token tree, which lie below one of depth `depth`
   // that leads to `config`. Sets the tokens that live; with `ends`, those that end with the stack
   // as well, and lists where that happens.
+  //
+  // There are hundreds of thousands of places, and which of them live cannot be foreseen: so no
+  // branch depends on it but the rare ones.
   void walk(Arena& a, uint32_t config, uint32_t first, uint32_t last, size_t depth, Bitmask& out,
             std::vector<uint32_t>* ends) {
     if (config == dead) return;
-    std::span<const TokenTrie::Node> trie = tokens_->nodes();
-    if (path_.size() < 1100) path_.resize(1100);
-    std::vector<uint32_t>& path = path_;  // configuration by depth
-    path[depth] = config;
+    const TokenTrie::Node* trie = tokens_->nodes().data();
+    uint32_t* words = out.words.data();
+    path_.resize(TokenTrie::longest + 1);
+    Place* path = path_.data();
+    path[depth] = {a.rows[config]->data(), config};
     for (uint32_t i = first; i < last;) {
       const TokenTrie::Node& place = trie[i];
-      uint32_t at = path[place.depth - 1u];
-      const auto& row = a.configs[at].next;
-      uint32_t next = row ? (*row)[place.byte] : unknown;
-      if (next == unknown) next = step(a, at, place.byte);
-      if (next == dead) {
-        i = place.behind;
-        continue;
+      const Place& from = path[place.depth - 1];
+      uint32_t next = from.row[place.byte];
+      if (next == unknown) [[unlikely]] {
+        next = step(a, from.config, place.byte);
       }
-      if (place.token >= 0) out.set(place.token);
-      path[place.depth] = next;
-      if (ends && a.configs[next].can_end && place.behind > i + 1) ends->push_back(i);
-      ++i;
+      path[place.depth] = {a.rows[next]->data(), next};
+      uint32_t alive = next != dead;
+      words[place.token / 32] |= alive << (place.token % 32);
+      if (ends && a.configs[next].can_end) [[unlikely]] {
+        if (place.behind > i + 1) ends->push_back(i);
+      }
+      i = alive ? i + 1 : place.behind;
     }
   }
 
   std::shared_ptr<const Local> local_of(Arena& a, uint32_t state) {
     if (auto it = local_.find(state); it != local_.end()) return it->second;
-    auto local = std::make_shared<Local>(tokens_->rows());
+    auto local = std::make_shared<Local>(tokens_->no_token() + 1);
     // Over an unknown stack: the bottom stands for it.
     uint32_t config = a.config({a.node(state, bottom)}, false);
     walk(a, config, 0, static_cast<uint32_t>(tokens_->nodes().size()), 0, local->tokens,
@@ -281,7 +316,7 @@ class Matcher {
   std::shared_ptr<const TokenTrie> tokens_;
   std::shared_ptr<Arena> arena_;
   std::unordered_map<uint32_t, std::shared_ptr<const Local>> local_;
-  std::vector<uint32_t> path_;
+  std::vector<Place> path_;  // by depth
 };
 
 }  // namespace grammar

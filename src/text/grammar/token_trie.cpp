@@ -13,7 +13,6 @@ TokenTrie::TokenTrie(std::shared_ptr<const BpeTokenizer> tokenizer, std::vector<
     fail(Status::model_file, "the tokenizer has {} tokens, the model only {} rows",
          tokenizer_->size(), rows);
   }
-  constexpr size_t longest = 1024;  // no real token comes near; longer ones are never allowed
   std::vector<std::pair<std::string_view, int32_t>> sorted;
   for (int32_t id = 0; id < tokenizer_->size(); ++id) {
     std::string_view bytes = tokenizer_->bytes(id);
@@ -30,7 +29,7 @@ TokenTrie::TokenTrie(std::shared_ptr<const BpeTokenizer> tokenizer, std::vector<
     size_t common = static_cast<size_t>(
         std::mismatch(last.begin(), last.end(), bytes.begin(), bytes.end()).first - last.begin());
     if (common == bytes.size()) {  // equal: a shorter one would have come first
-      duplicates_.emplace_back(id, nodes_[path.back()].token);
+      duplicates_.emplace_back(id, static_cast<int32_t>(nodes_[path.back()].token));
       continue;
     }
     while (path.size() > common) {
@@ -39,9 +38,10 @@ TokenTrie::TokenTrie(std::shared_ptr<const BpeTokenizer> tokenizer, std::vector<
     }
     for (size_t i = common; i < bytes.size(); ++i) {
       path.push_back(static_cast<uint32_t>(nodes_.size()));
-      nodes_.push_back({static_cast<uint8_t>(bytes[i]), static_cast<uint16_t>(i + 1), -1, 0});
+      nodes_.push_back(
+          {static_cast<uint8_t>(bytes[i]), static_cast<uint16_t>(i + 1), no_token(), 0});
     }
-    nodes_.back().token = id;
+    nodes_.back().token = static_cast<uint32_t>(id);
     last = bytes;
   }
   for (uint32_t node : path) nodes_[node].behind = static_cast<uint32_t>(nodes_.size());

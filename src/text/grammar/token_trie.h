@@ -37,9 +37,12 @@ class TokenTrie {
   struct Node {
     uint8_t byte;
     uint16_t depth;   // bytes from the root, at least 1
-    int32_t token;    // that ends here, or -1
+    uint32_t token;   // that ends here, or no_token()
     uint32_t behind;  // index of the first node that is not below this one
   };
+
+  // Bytes. No real token comes near; longer ones are left out, so never allowed.
+  static constexpr size_t longest = 1024;
 
   // eos: the ids that end a text. rows: the model's vocabulary with its padding rows (at least the
   // tokenizer's size); masks have so many bits.
@@ -49,6 +52,8 @@ class TokenTrie {
   std::span<const int32_t> eos() const { return eos_; }
   bool is_eos(int32_t id) const;
   size_t rows() const { return rows_; }
+  // The first bit behind a mask's words.
+  uint32_t no_token() const { return static_cast<uint32_t>((rows_ + 31) / 32 * 32); }
   // In depth-first order, children by byte. Added tokens are not in it.
   std::span<const Node> nodes() const { return nodes_; }
   // Tokens with the bytes of another one, which is in the tree.
