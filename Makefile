@@ -48,7 +48,7 @@ FUZZ_SECONDS ?= 60
 fuzz: developer-deps
 	cmake --preset asan -DSPEECH_BENCH=OFF -DSPEECH_TESTS=OFF
 	cmake --build --preset asan --parallel $(JOBS)
-	scripts/fuzz.sh build-asan/fuzz $(FUZZ_SECONDS)
+	fuzz/run.sh $(FUZZ_SECONDS)
 
 # The unit tests under sanitizers.
 asan tsan: developer-deps

@@ -1,5 +1,5 @@
-// Voice activity detection with the model of the repository: one thread, seconds of audio per second
-// (the inverse of the real-time factor).
+// Voice activity detection with the model of the repository: one thread, seconds of audio per
+// second (the inverse of the real-time factor).
 #include <benchmark/benchmark.h>
 
 #include "audio/read.h"

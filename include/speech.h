@@ -128,7 +128,7 @@ typedef enum speech_value_type {
   SPEECH_TYPE_BOOL = 3
 } speech_value_type;
 
-SPEECH_API int speech_option_count(void); /* options are 0 .. count - 1 */
+SPEECH_API int speech_option_count(void);                        /* options are 0 .. count - 1 */
 SPEECH_API const char* speech_option_name(speech_option option); /* NULL if there is none */
 SPEECH_API speech_status speech_option_from_name(const char* name, speech_option* option);
 SPEECH_API speech_status speech_option_type(speech_option option, speech_value_type* type);
@@ -303,8 +303,8 @@ SPEECH_API const char* speech_stop_name(speech_stop stop); /* "complete" */
 
 SPEECH_API speech_stop speech_result_stop(const speech_result* result);
 SPEECH_API const char* speech_result_text(const speech_result* result); /* NULL: a detection */
-/* Segments, words and tokens of a transcript are there when the timestamps option was true. Pointers
- * for what is not wanted may be NULL. */
+/* Segments, words and tokens of a transcript are there when the timestamps option was true.
+ * Pointers for what is not wanted may be NULL. */
 SPEECH_API size_t speech_result_segment_count(const speech_result* result);
 SPEECH_API speech_status speech_result_segment(const speech_result* result, size_t index,
                                                double* start, double* end, const char** text);
@@ -333,8 +333,8 @@ SPEECH_API speech_status speech_detection_end(speech_detection* detection);
 SPEECH_API size_t speech_detection_region_count(const speech_detection* detection);
 SPEECH_API speech_status speech_detection_region(const speech_detection* detection, size_t index,
                                                  double* start, double* end);
-/* 1 if a region has begun and is not given yet, with its start; `kept` is 1 when it is certain to be
- * given. Pointers may be NULL. */
+/* 1 if a region has begun and is not given yet, with its start; `kept` is 1 when it is certain to
+ * be given. Pointers may be NULL. */
 SPEECH_API int speech_detection_speaking(const speech_detection* detection, double* start,
                                          int* kept);
 SPEECH_API void speech_detection_free(speech_detection* detection);
@@ -373,8 +373,9 @@ SPEECH_API speech_status speech_live_next(speech_live* live, int timeout_ms,
 SPEECH_API void speech_live_free(speech_live* live);
 
 SPEECH_API speech_live_kind speech_live_event_kind(const speech_live_event* event);
-SPEECH_API int64_t speech_live_event_item(const speech_live_event* event); /* utterance: 0, 1, ... */
-SPEECH_API double speech_live_event_time(const speech_live_event* event);  /* seconds */
+SPEECH_API int64_t
+speech_live_event_item(const speech_live_event* event);                   /* utterance: 0, 1, ... */
+SPEECH_API double speech_live_event_time(const speech_live_event* event); /* seconds */
 SPEECH_API const char* speech_live_event_text(const speech_live_event* event);
 SPEECH_API speech_status speech_live_event_status(const speech_live_event* event); /* of FAILED */
 /* Of COMPLETED, else NULL; times count from the first sample pushed. */
@@ -410,11 +411,10 @@ SPEECH_API speech_status speech_quantize_params_set_importance(speech_quantize_p
                                                                const char* path);
 SPEECH_API speech_status speech_quantize_params_set_threads(speech_quantize_params* params,
                                                             int threads);
-/* Rewrites an F32 model as "f16", "q8_0", "q6_k", "q5_k" or "q4_k"; all metadata is kept. `out_path`
- * is a file, or a folder that gets one of the canonical name. */
+/* Rewrites an F32 model as "f16", "q8_0", "q6_k", "q5_k" or "q4_k"; all metadata is kept.
+ * `out_path` is a file, or a folder that gets one of the canonical name. */
 SPEECH_API speech_status speech_quantize(const char* model_path, const char* type,
-                                         const char* out_path,
-                                         const speech_quantize_params* params,
+                                         const char* out_path, const speech_quantize_params* params,
                                          speech_progress_callback progress, void* user,
                                          speech_file_info** plan);
 
@@ -437,11 +437,13 @@ SPEECH_API speech_status speech_convert(const char* source_path, const char* out
 
 /* ---- traces ---- */
 
-/* The tensors of every stage of the requests it is set on, for comparison with the official code. */
+/* The tensors of every stage of the requests it is set on, for comparison with the official code.
+ */
 SPEECH_API speech_status speech_trace_new(speech_trace** trace);
 /* Names of stages recorded from now on begin with `prefix`. */
 SPEECH_API speech_status speech_trace_set_prefix(speech_trace* trace, const char* prefix);
-/* Where a family works in chunks: keep the stages of these alone (ascending). Default: its choice. */
+/* Where a family works in chunks: keep the stages of these alone (ascending). Default: its choice.
+ */
 SPEECH_API speech_status speech_trace_set_chunks(speech_trace* trace, const int64_t* chunks,
                                                  size_t count);
 /* Where stages have many channels: keep every step-th. Default: the family's choice. */
