@@ -24,6 +24,8 @@ const char* status_name(Status status) {
       return "io";
     case Status::internal:
       return "internal";
+    case Status::busy:
+      return "busy";
   }
   return "internal";
 }

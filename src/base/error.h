@@ -21,6 +21,7 @@ enum class Status : int {
   out_of_memory = -6,
   io = -7,
   internal = -8,
+  busy = -9,  // as many requests as may wait are waiting
 };
 
 // "ok", "invalid_argument", ...

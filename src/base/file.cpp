@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <random>
 
 #include "base/error.h"
@@ -29,6 +30,9 @@ std::array<std::atomic<const char*>, kSlots> partial_files{};
 extern "C" void remove_partials_and_die(int signal_number) {
   for (auto& slot : partial_files) {
     if (const char* name = slot.load(std::memory_order_relaxed)) ::unlink(name);
+  }
+  for (auto& slot : partial_files) {  // folders, once they are empty
+    if (const char* name = slot.load(std::memory_order_relaxed)) ::rmdir(name);
   }
   ::signal(signal_number, SIG_DFL);
   ::raise(signal_number);
@@ -169,6 +173,44 @@ void OutputFile::commit() {
   forget_partial(partial_.c_str());
   ::close(fd_);
   fd_ = -1;
+}
+
+OutputFolder::OutputFolder(std::string path) : path_(std::move(path)) {
+  while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
+  std::error_code error;
+  if (std::filesystem::exists(path_, error) &&
+      !(std::filesystem::is_directory(path_, error) && std::filesystem::is_empty(path_, error))) {
+    fail(Status::io, "cannot write the folder {}: it exists and is not an empty folder", path_);
+  }
+  partial_ = fmt::format("{}.{:08x}.part", path_, std::random_device()());
+  remember_partial(partial_.c_str());
+  if (::mkdir(partial_.c_str(), 0777) != 0) {
+    std::string why = reason();
+    forget_partial(partial_.c_str());
+    fail(Status::io, "cannot make the folder {}: {}", path_, why);
+  }
+}
+
+OutputFolder::~OutputFolder() {
+  if (!committed_) {
+    std::error_code ignored;
+    std::filesystem::remove_all(partial_, ignored);
+  }
+  for (const std::string& name : files_) forget_partial(name.c_str());
+  forget_partial(partial_.c_str());
+}
+
+const std::string& OutputFolder::file(const std::string& name) {
+  files_.push_back(partial_ + "/" + name);
+  remember_partial(files_.back().c_str());
+  return files_.back();
+}
+
+void OutputFolder::commit() {
+  if (::rename(partial_.c_str(), path_.c_str()) != 0) {
+    fail(Status::io, "cannot write the folder {}: {}", path_, reason());
+  }
+  committed_ = true;
 }
 
 void remove_partial_files_on_signals() {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -68,6 +69,27 @@ class OutputFile {
   std::string path_, partial_;
   int fd_ = -1;
   uint64_t size_ = 0;
+};
+
+// Makes a folder that appears whole or not at all: files are written into `<path>.<random>.part`,
+// which commit() renames to `path`. Without a commit, or on a signal as above, it is removed with
+// everything that file() named.
+class OutputFolder {
+ public:
+  // Error(io) if `path` exists and is not an empty folder.
+  explicit OutputFolder(std::string path);
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  // Where to write a file of this name.
+  const std::string& file(const std::string& name);
+  void commit();
+
+ private:
+  std::string path_, partial_;
+  std::deque<std::string> files_;  // their addresses are known to the signal handler
+  bool committed_ = false;
 };
 
 // Installs handlers for SIGINT, SIGTERM and SIGHUP that remove the partial files of this process
