@@ -163,9 +163,15 @@ struct CpuReport {
 };
 CpuReport cpu_report();
 
+// How products with quantized weights are computed. fast: exact weights by activations of 14 to 15
+// bits, 3e-5 relative RMS from the f32 product (docs/performance.md). exact: decoded weights in
+// f32, many times slower; for comparing a model stage by stage with its official code, where
+// rounding must not hide a mistake. Products with f32, f16 and bf16 weights are f32 in both.
+enum class Precision { fast, exact };
+
 // The CPU backend. `threads` >= 1; 0 means default_threads(). The instruction set is the best one
 // the machine runs, or what SPEECH_CPU names (scalar, avx2, avx512, amx); an unknown or missing one
-// is Error(device).
-std::unique_ptr<Backend> make_cpu_backend(int threads = 0);
+// is Error(device). SPEECH_PRECISION=exact or fast overrides `precision`.
+std::unique_ptr<Backend> make_cpu_backend(int threads = 0, Precision precision = Precision::fast);
 
 }  // namespace speech

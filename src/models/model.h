@@ -108,6 +108,10 @@ struct LoadParams {
   int threads = 0;              // 0: default_threads()
   // Called with the backend that the model has made, gives the one it uses: for profiles.
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend;
+  Precision precision = Precision::fast;
+  // Language models: affine quantization while loading; 0 bits: weights stay as stored.
+  int quantize_bits = 0, quantize_group = 64;
+  std::function<void(double done)> progress;  // 0..1 while loading, where that takes long
 };
 
 // Progress and cancelling of one request. check() throws Error(cancelled).

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -116,10 +117,20 @@ int64_t tiles_of(int64_t count, int64_t tile) {
   return (count + tile - 1) / tile;
 }
 
+Precision choose_precision(Precision wanted) {
+  const char* forced = std::getenv("SPEECH_PRECISION");
+  if (!forced || !*forced) return wanted;
+  std::string_view name = forced;
+  if (name == "exact") return Precision::exact;
+  if (name == "fast") return Precision::fast;
+  fail(Status::device, "SPEECH_PRECISION is \"{}\", expected exact or fast", name);
+}
+
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads)
+  CpuBackend(int threads, Precision precision)
       : choice_(choose_isa()),
+        exact_(choose_precision(precision) == Precision::exact),
         kernels_(cpu::kernels(choice_.isa)),
         pool_(threads == 0 ? default_threads() : threads),
         scratch_(pool_.threads()) {}
@@ -208,6 +219,7 @@ class CpuBackend final : public Backend {
     if (out.size() == 0) return;
     MatmulArgs args;
     args.isa = choice_.isa;
+    args.exact = exact_;
     args.n = x.rows();
     args.w = w;
     args.out = matrix("matmul", "out", out, args.out_stride);
@@ -759,6 +771,7 @@ class CpuBackend final : public Backend {
   }
 
   IsaChoice choice_;
+  const bool exact_;
   const Kernels& kernels_;
   ThreadPool pool_;
   Scratch scratch_;
@@ -796,8 +809,8 @@ CpuReport cpu_report() {
   return report;
 }
 
-std::unique_ptr<Backend> make_cpu_backend(int threads) {
-  return std::make_unique<CpuBackend>(threads);
+std::unique_ptr<Backend> make_cpu_backend(int threads, Precision precision) {
+  return std::make_unique<CpuBackend>(threads, precision);
 }
 
 }  // namespace speech

@@ -336,7 +336,7 @@ void matmul_scalar(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
 void matmul(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
   if (args.n == 0 || args.w.rows == 0) return;
 #if defined(__x86_64__)
-  if (args.isa != Isa::scalar) {
+  if (args.isa != Isa::scalar && !(args.exact && !is_float(args.w.type))) {
     const MatmulKernels table = args.isa == Isa::avx2     ? kAvx2Matmul
                                 : args.isa == Isa::avx512 ? kAvx512Matmul
                                                           : amx_matmul();

@@ -14,6 +14,7 @@ namespace speech::cpu {
 // may be `out` itself (same stride), nothing else overlaps.
 struct MatmulArgs {
   Isa isa = Isa::scalar;
+  bool exact = false;    // quantized weights decoded and multiplied in f32
   float* out = nullptr;  // [n, w.rows]
   int64_t out_stride = 0;
   const float* x = nullptr;  // [n, w.cols]; rows may overlap

@@ -34,7 +34,7 @@ class FastConformer : public Recognizer {
   FastConformer(std::shared_ptr<const GgufFile> file, const LoadParams& params)
       : config_(read_config(*file)) {
     info_ = read_info(*file);
-    backend_ = make_cpu_backend(params.threads);
+    backend_ = make_cpu_backend(params.threads, params.precision);
     if (params.wrap_backend) backend_ = params.wrap_backend(std::move(backend_));
     weights_ = load_weights(std::move(file), config_);
     frontend_.emplace(config_.frontend, floats(weights_.window), floats(weights_.filterbank));

@@ -259,7 +259,7 @@ class SileroDetector final : public Detector {
  public:
   SileroDetector(Weights weights, ModelInfo info, const LoadParams& params)
       : network_(std::move(weights)),
-        backend_(make_cpu_backend(params.threads > 0 ? params.threads : 1)) {
+        backend_(make_cpu_backend(params.threads > 0 ? params.threads : 1, params.precision)) {
     info_ = std::move(info);
   }
 

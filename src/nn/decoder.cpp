@@ -1,0 +1,116 @@
+#include "nn/decoder.h"
+
+#include <cmath>
+
+namespace speech {
+namespace {
+
+struct LayerTrace {
+  Run& run;
+  std::string prefix;  // empty: not traced
+
+  void operator()(const char* name, const Tensor& x) const {
+    if (!prefix.empty()) trace(run, prefix + name, x);
+  }
+};
+
+// One layer; x[n, hidden] is read and replaced.
+void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
+               std::span<const DecoderRows> sequences, std::span<const int32_t> positions) {
+  const DecoderConfig& c = decoder.config;
+  const DecoderLayer& w = decoder.layers[static_cast<size_t>(l)];
+  Backend& b = run.backend;
+  Workspace::Scope scope(run.workspace);
+  int64_t n = x.dim(0), d = c.head_dim;
+  bool traced = run.trace && decoder.stage_prefix;
+  std::string prefix = traced ? decoder.stage_prefix(l) : "";
+  // Stages inside a layer are recorded for the first one, outputs for all.
+  LayerTrace stage{run, l == 0 ? prefix : ""};
+
+  Tensor h = run.tensor({n, c.hidden});
+  Tensor q = run.tensor({n, c.heads, d});
+  Tensor k = run.tensor({n, c.kv_heads, d});
+  Tensor v = run.tensor({n, c.kv_heads, d});
+  Tensor a = run.tensor({n, c.heads, d});
+  auto flat = [n](const Tensor& t) { return t.reshape({n, t.size() / n}); };
+
+  b.rms_norm(h, x, w.input_norm, c.eps);
+  stage("00_input_norm", h);
+  b.matmul(flat(q), h, w.q);
+  b.matmul(flat(k), h, w.k);
+  b.matmul(flat(v), h, w.v);
+  stage("01_q_proj", flat(q));
+  stage("02_k_proj", flat(k));
+  stage("03_v_proj", flat(v));
+  b.rms_norm(q, q, w.q_norm, c.eps);
+  b.rms_norm(k, k, w.k_norm, c.eps);
+  stage("04_q_norm", q);
+  stage("05_k_norm", k);
+  b.rope(q, positions, decoder.rope.inverse_frequency, decoder.rope.magnitude);
+  b.rope(k, positions, decoder.rope.inverse_frequency, decoder.rope.magnitude);
+  stage("06_q_rope", q.swap_axes(0, 1));
+  stage("07_k_rope", k.swap_axes(0, 1));
+
+  auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
+  int64_t row = 0;
+  for (const DecoderRows& s : sequences) {
+    auto rows = [&](const Tensor& t) { return t.slice(0, row, row + s.count); };
+    b.copy(s.cache->key_rows(l, s.count), rows(k));
+    b.copy(s.cache->value_rows(l, s.count), rows(v));
+    AttentionMask mask{.causal = true, .query_offset = s.cache->positions()};
+    b.attention(rows(a), rows(q), s.cache->keys(l, s.count), s.cache->values(l, s.count), scale,
+                mask);
+    row += s.count;
+  }
+  stage("09_attention_values", flat(a));
+
+  if (!stage.prefix.empty()) {  // the sum below hides the product itself
+    Workspace::Scope extra(run.workspace);
+    Tensor o = run.tensor({n, c.hidden});
+    b.matmul(o, flat(a), w.o);
+    stage("10_o_proj", o);
+  }
+  b.matmul(x, flat(a), w.o, {.add = x});
+  stage("11_after_attention", x);
+
+  Tensor gated = run.tensor({n, c.intermediate});
+  Tensor up = run.tensor({n, c.intermediate});
+  b.rms_norm(h, x, w.post_norm, c.eps);
+  stage("12_post_norm", h);
+  b.matmul(up, h, w.up);
+  if (!stage.prefix.empty()) {
+    b.matmul(gated, h, w.gate);
+    stage("13_gate_proj", gated);
+  }
+  stage("14_up_proj", up);
+  b.matmul(gated, h, w.gate, {.activation = Activation::silu, .multiply = up});
+  stage("15_silu_gate_times_up", gated);
+  if (!stage.prefix.empty()) {
+    Workspace::Scope extra(run.workspace);
+    Tensor down = run.tensor({n, c.hidden});
+    b.matmul(down, gated, w.down);
+    stage("16_down_proj", down);
+  }
+  b.matmul(x, gated, w.down, {.add = x});
+  if (traced) trace(run, prefix + "17_out", x);
+}
+
+}  // namespace
+
+void run_decoder(Run& run, const Decoder& decoder, const Tensor& x,
+                 std::span<const DecoderRows> sequences) {
+  std::vector<int32_t> positions;
+  positions.reserve(static_cast<size_t>(x.dim(0)));
+  for (const DecoderRows& s : sequences) {
+    s.cache->reserve(s.count);
+    for (int64_t i = 0; i < s.count; ++i) {
+      positions.push_back(static_cast<int32_t>(s.cache->positions() + i));
+    }
+  }
+  for (int l = 0; l < decoder.config.layers; ++l) {
+    run_layer(run, decoder, l, x, sequences, positions);
+  }
+  for (const DecoderRows& s : sequences) s.cache->advance(s.count);
+}
+
+}  // namespace speech
