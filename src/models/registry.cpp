@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "formats/gguf.h"
 #include "models/fastconformer/family.h"
+#include "models/qwen3/family.h"
 #include "models/silero_vad/family.h"
 
 namespace speech {
@@ -48,6 +49,7 @@ std::span<const Family> families() {
   // One line per family; alphabetical.
   static const std::vector<Family> list = {
       fastconformer_family,
+      qwen3::qwen3_family,
       silero_vad_family,
   };
   return list;

@@ -1,0 +1,47 @@
+// Weights of a Qwen3 language model, multiplied where they lie in the mapped files.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/tensor_file.h"
+#include "models/qwen3/config.h"
+#include "nn/decoder.h"
+
+namespace speech::qwen3 {
+
+// Quantization done while loading (--quantize int4): every dense matrix whose width is a multiple
+// of the group becomes affine, by MLX's algorithm, with scales in the type the matrix is stored in.
+struct LoadQuantization {
+  int bits = 0;  // 0: none
+  int group = 64;
+};
+
+struct Weights {
+  Decoder decoder;
+  Weight embedding;   // [vocabulary, hidden]
+  Tensor final_norm;  // [hidden]
+  Weight head;        // [vocabulary, hidden]; the embedding when tied
+  // "bf16", "int4-g64", "q4_k": what most matrix bytes are.
+  std::string type;
+  uint64_t bytes = 0;  // of all weights as they are in memory
+
+  // What the views above point into.
+  std::shared_ptr<const TensorFile> file;
+  std::vector<std::unique_ptr<float[]>> vectors;
+  std::vector<std::unique_ptr<std::byte[]>> packed;
+};
+
+// A Hugging Face or MLX folder. Every tensor the configuration calls for must be there with its
+// exact shape; others are refused, but for `lm_head.*` of a tied model, which is ignored.
+// Error(model_file) names the tensor.
+Weights load_folder(std::shared_ptr<const TensorFile> file, const Config& config,
+                    const LoadQuantization& quantization,
+                    const std::function<void(double)>& progress = {});
+
+// A GGUF file with llama.cpp's names.
+Weights load_gguf(std::shared_ptr<const TensorFile> file, const Config& config);
+
+}  // namespace speech::qwen3
