@@ -15,7 +15,7 @@ endif
 PACKAGES = clang cmake ninja-build pkg-config libc6-dev libstdc++-12-dev ccache \
   libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libsndfile1-dev libarchive-dev \
   libyaml-cpp-dev libutf8proc-dev libpulse-dev libavformat-dev libavcodec-dev libavutil-dev \
-  libswresample-dev libgtest-dev libbenchmark-dev libopenblas-dev binutils
+  libswresample-dev libboost-dev libgtest-dev libbenchmark-dev libopenblas-dev binutils
 # For make format, make asan and make fuzz.
 DEVELOPER_PACKAGES = clang-format llvm libclang-rt-14-dev g++
 

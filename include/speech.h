@@ -64,7 +64,8 @@ typedef enum speech_status {
   SPEECH_DEVICE = -5,
   SPEECH_OUT_OF_MEMORY = -6,
   SPEECH_IO = -7,
-  SPEECH_INTERNAL = -8
+  SPEECH_INTERNAL = -8,
+  SPEECH_BUSY = -9 /* as many requests as may wait are waiting */
 } speech_status;
 
 SPEECH_API const char* speech_status_name(speech_status status); /* "out_of_range" */
@@ -227,6 +228,9 @@ SPEECH_API speech_status speech_load_params_set_device(speech_load_params* param
                                                        const char* device);
 /* CPU threads, 1 or more; default: the number of physical performance cores. */
 SPEECH_API speech_status speech_load_params_set_threads(speech_load_params* params, int threads);
+/* 1: products with quantized weights in f32, many times slower; to compare a model with its official
+ * code. Default: activations of 14 to 15 bits, 3e-5 relative from f32. */
+SPEECH_API speech_status speech_load_params_set_exact(speech_load_params* params, int exact);
 /* 1: the load runs a second of silence, so that the first request is as fast as the next. */
 SPEECH_API speech_status speech_load_params_set_warmup(speech_load_params* params, int warmup);
 
@@ -454,6 +458,86 @@ SPEECH_API size_t speech_trace_count(const speech_trace* trace); /* stages recor
 /* Writes a safetensors file. */
 SPEECH_API speech_status speech_trace_write(const speech_trace* trace, const char* path);
 SPEECH_API void speech_trace_free(speech_trace* trace);
+
+/* ---- language models ---- */
+
+/* A text that the caller owns. */
+typedef struct speech_text speech_text;
+SPEECH_API const char* speech_text_get(const speech_text* text);
+SPEECH_API void speech_text_free(speech_text* text);
+
+/* Quantizes dense matrices while a Hugging Face folder is loaded, by MLX's affine algorithm: bits
+ * 2, 3, 4, 5, 6 or 8, a scale and a bias for each group of 32, 64 or 128 columns. */
+SPEECH_API speech_status speech_load_params_set_quantization(speech_load_params* params, int bits,
+                                                             int group);
+
+/* {"ids":[...]} of a text. `parse_special` 0: added tokens such as <|im_end|> are read as text. */
+SPEECH_API speech_status speech_tokenize(speech_model* model, const char* text, int parse_special,
+                                         speech_text** json);
+/* The text of ids; invalid UTF-8 becomes U+FFFD. */
+SPEECH_API speech_status speech_detokenize(speech_model* model, const int32_t* ids, size_t count,
+                                           speech_text** text);
+
+/* Answers OpenAI's completion requests. Requests of several threads are computed in one batch. */
+typedef struct speech_completions speech_completions;
+typedef struct speech_completions_params speech_completions_params;
+
+SPEECH_API speech_completions_params* speech_completions_params_new(void); /* NULL: no memory */
+SPEECH_API void speech_completions_params_free(speech_completions_params* params);
+/* The model's name in answers; default: that of its information. */
+SPEECH_API speech_status speech_completions_params_set_name(speech_completions_params* params,
+                                                            const char* name);
+/* Sequences that are computed together (default 8) and requests that may wait (default 64). */
+SPEECH_API speech_status speech_completions_params_set_limits(speech_completions_params* params,
+                                                              int sequences, int queue);
+/* Keeps keys and values of prompts in this folder from run to run. */
+SPEECH_API speech_status speech_completions_params_set_cache(speech_completions_params* params,
+                                                             const char* folder);
+/* A JSON schema or a GBNF grammar for requests that bring no constraint. */
+SPEECH_API speech_status speech_completions_params_set_grammar(speech_completions_params* params,
+                                                               const char* grammar);
+
+/* The model must outlive it. `params` may be NULL. */
+SPEECH_API speech_status speech_completions_new(speech_model* model,
+                                                const speech_completions_params* params,
+                                                speech_completions** completions);
+/* Cancels what is running; no call on it may be under way. */
+SPEECH_API void speech_completions_free(speech_completions* completions);
+
+typedef enum speech_completion_kind {
+  SPEECH_COMPLETION_CHAT = 0, /* POST /v1/chat/completions */
+  SPEECH_COMPLETION_TEXT = 1  /* POST /v1/completions */
+} speech_completion_kind;
+
+/* One chunk of a streamed answer as JSON; nonzero cancels. */
+typedef int (*speech_chunk_callback)(const char* json, void* user);
+/* Asked a few times a second while an answer is made; nonzero cancels. */
+typedef int (*speech_gone_callback)(void* user);
+
+/* Runs one request, the JSON body of the endpoint, to its end. A request with "stream": true gives
+ * its answer through `chunk` and *answer is NULL; any other gives it in *answer. Callbacks run on
+ * the calling thread and may be NULL. Any thread, any number at once. Errors name the field in
+ * speech_last_error_option(); SPEECH_BUSY when too many requests wait. */
+SPEECH_API speech_status speech_complete(speech_completions* completions,
+                                         speech_completion_kind kind, const char* request,
+                                         speech_chunk_callback chunk, speech_gone_callback gone,
+                                         void* user, speech_text** answer);
+/* {"text":...,"ids":[...]}: the prompt that a chat request becomes. */
+SPEECH_API speech_status speech_chat_prompt(speech_completions* completions, const char* request,
+                                            speech_text** json);
+/* Numbers since the start: {"requests":...,"generated_tokens":...,"waiting":...}. */
+SPEECH_API speech_status speech_completions_counts(const speech_completions* completions,
+                                                   speech_text** json);
+
+/* Records the stages of one pass over `ids`. */
+SPEECH_API speech_status speech_trace_ids(speech_trace* trace, speech_model* model,
+                                          const int32_t* ids, size_t count);
+
+/* Writes a copy of the Hugging Face folder `base` with a LoRA or DoRA adapter of mlx-lm or PEFT
+ * added to its matrices. */
+SPEECH_API speech_status speech_lora_bake(const char* base, const char* adapter,
+                                          const char* out_path, speech_progress_callback progress,
+                                          void* user);
 
 #ifdef __cplusplus
 }

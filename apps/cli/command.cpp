@@ -114,8 +114,10 @@ AudioData read_audio_file(const std::string& path) {
   }
 }
 
-void RequestFlags::add(CLI::App& app) {
+void RequestFlags::add(CLI::App& app, std::initializer_list<std::string_view> except) {
   for (speech_option option = 0; option < speech_option_count(); ++option) {
+    if (std::find(except.begin(), except.end(), speech_option_name(option)) != except.end())
+      continue;
     auto value = std::make_unique<Value>();
     value->option = option;
     check(speech_option_type(option, &value->type));
@@ -181,8 +183,30 @@ void DeviceFlags::add(CLI::App& app) {
       ->check(CLI::PositiveNumber);
 }
 
-ModelHandle DeviceFlags::load(const std::string& argument) const {
-  return load_model(argument, device_, threads_);
+void DeviceFlags::add_quantize(CLI::App& app) {
+  app.add_option("--quantize", quantize_,
+                 "Quantize a dense folder while loading: int2, int3, int4, int5, int6 or int8");
+  app.add_option("--quantize-group", group_, "Columns that share a scale: 32, 64 or 128")
+      ->capture_default_str();
+}
+
+ModelHandle DeviceFlags::load(const std::string& argument, bool exact) const {
+  return load_model(argument, device_, threads_, quantize_.empty() ? 0 : quantize_bits(quantize_),
+                    group_, exact);
+}
+
+int quantize_bits(const std::string& text) {
+  std::string digits = text;
+  if (digits.starts_with("int")) {
+    digits.erase(0, 3);
+  } else if (digits.ends_with("bit")) {
+    digits.erase(digits.size() - 3);
+  }
+  if (digits.size() == 1 && std::string_view("234568").find(digits) != std::string_view::npos) {
+    return digits[0] - '0';
+  }
+  throw UsageError(
+      fmt::format("--quantize {}: expected int2, int3, int4, int5, int6 or int8", text));
 }
 
 std::string model_path(const std::string& argument) {
@@ -194,11 +218,16 @@ std::string model_path(const std::string& argument) {
   }
 }
 
-ModelHandle load_model(const std::string& argument, const std::string& device, int threads) {
+ModelHandle load_model(const std::string& argument, const std::string& device, int threads,
+                       int quantize_bits, int quantize_group, bool exact) {
   std::string path = model_path(argument);
   Handle<speech_load_params, speech_load_params_free> params(speech_load_params_new());
   check(speech_load_params_set_device(params.get(), device.c_str()));
   if (threads > 0) check(speech_load_params_set_threads(params.get(), threads));
+  if (exact) check(speech_load_params_set_exact(params.get(), 1));
+  if (quantize_bits > 0) {
+    check(speech_load_params_set_quantization(params.get(), quantize_bits, quantize_group));
+  }
   double start = now();
   speech_model* model = nullptr;
   check(speech_model_load(path.c_str(), params.get(), &model));

@@ -98,6 +98,8 @@ using DetectionHandle = Handle<speech_detection, speech_detection_free>;
 using AudioHandle = Handle<speech_audio, speech_audio_free>;
 using TraceHandle = Handle<speech_trace, speech_trace_free>;
 using LiveHandle = Handle<speech_live, speech_live_free>;
+using TextHandle = Handle<speech_text, speech_text_free>;
+using CompletionsHandle = Handle<speech_completions, speech_completions_free>;
 using LiveEventHandle = Handle<speech_live_event, speech_live_event_free>;
 
 RequestHandle new_request(speech_model* model);
@@ -116,7 +118,8 @@ AudioData read_audio_file(const std::string& path);
 // model when they are set.
 class RequestFlags {
  public:
-  void add(CLI::App& app);
+  // All but those named in `except` (a subcommand's own flags).
+  void add(CLI::App& app, std::initializer_list<std::string_view> except = {});
   bool given(speech_option option) const;
   bool flag(speech_option option) const;  // the value of a boolean; false if not given
   // Sets what was given; `only`, when set, chooses.
@@ -139,18 +142,24 @@ class RequestFlags {
 class DeviceFlags {
  public:
   void add(CLI::App& app);
+  // --quantize and --quantize-group, for language models.
+  void add_quantize(CLI::App& app);
   // Loads the model that an argument names, and says so on stderr.
-  ModelHandle load(const std::string& argument) const;
+  ModelHandle load(const std::string& argument, bool exact = false) const;
 
  private:
-  std::string device_ = "auto";
-  int threads_ = 0;
+  std::string device_ = "auto", quantize_;
+  int threads_ = 0, group_ = 64;
 };
 
 // The path a MODEL argument stands for (a name of the catalog or a path); UsageError for an unknown
 // name, Failure where the file is not on this machine.
 std::string model_path(const std::string& argument);
-ModelHandle load_model(const std::string& argument, const std::string& device, int threads);
+ModelHandle load_model(const std::string& argument, const std::string& device, int threads,
+                       int quantize_bits = 0, int quantize_group = 64, bool exact = false);
+
+// Bits of "int4", "4bit" or "4"; UsageError.
+int quantize_bits(const std::string& text);
 
 // Splits positional arguments into MODEL and at least one input, or throws the UsageError that
 // explains what is missing; `task` chooses the models that are proposed.
@@ -170,11 +179,16 @@ double now();  // seconds, monotonic
 
 // The subcommands; each is defined in its file.
 std::unique_ptr<Command> make_asr();
+std::unique_ptr<Command> make_chat();
 std::unique_ptr<Command> make_convert();
 std::unique_ptr<Command> make_devices();
+std::unique_ptr<Command> make_generate();
 std::unique_ptr<Command> make_info();
+std::unique_ptr<Command> make_lora();
 std::unique_ptr<Command> make_models();
 std::unique_ptr<Command> make_quantize();
+std::unique_ptr<Command> make_serve();
+std::unique_ptr<Command> make_tokenize();
 std::unique_ptr<Command> make_trace();
 std::unique_ptr<Command> make_vad();
 

@@ -19,11 +19,16 @@ struct Entry {
 constexpr std::array kCommands = {
     Entry{"asr", "Transcribe recordings, or live audio", make_asr},
     Entry{"vad", "Find the speech in recordings", make_vad},
+    Entry{"chat", "Talk to a language model", make_chat},
+    Entry{"generate", "Continue a text with a language model", make_generate},
+    Entry{"serve", "Serve a language model over HTTP, with OpenAI's API", make_serve},
     Entry{"info", "Say what a model or any other tensor file holds", make_info},
     Entry{"models", "List the model names", make_models},
     Entry{"devices", "List the devices models run on", make_devices},
     Entry{"convert", "Make a model file of an official checkpoint", make_convert},
     Entry{"quantize", "Rewrite a model file with another weight type", make_quantize},
+    Entry{"lora", "Bake an adapter into a language model", make_lora},
+    Entry{"tokenize", "Say the token ids of a text or a chat", make_tokenize},
     Entry{"trace", "Write the tensors of every stage of a run", make_trace},
 };
 
@@ -33,7 +38,8 @@ void print_error(const char* code, const std::string& option, const std::string&
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Speech recognition and voice activity detection on CPUs", "speech");
+  CLI::App app("Speech recognition, voice activity detection and language models on CPUs",
+               "speech");
   app.set_version_flag("--version",
                        fmt::format("speech {}, C API {}.{}", speech_version(),
                                    speech_api_version_major(), speech_api_version_minor()));

@@ -11,7 +11,10 @@ class Quantize final : public Command {
     app.add_option("out", out_, "The file to write, or a folder for one of the canonical name")
         ->required()
         ->type_name("OUT");
-    app.add_option("--type", type_, "Weight type: f16, q8_0, q6_k, q5_k or q4_k")->required();
+    app.add_option("--type", type_,
+                   "Weight type: f16, q8_0, q6_k, q5_k or q4_k; int4-g64 and the like write the "
+                   "MLX folder of a Hugging Face folder")
+        ->required();
     app.add_option("--importance", importance_, "Importance weights for the K types")
         ->type_name("FILE");
     app.add_option("--threads", threads_, "CPU threads (default: physical cores)")

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "command.h"
+#include "language.h"
 
 namespace speech::cli {
 namespace {
@@ -15,14 +16,22 @@ class TraceCommand final : public Command {
         ->delimiter(',');
     app.add_option("--channel-step", channel_step_, "Keep every so-many-th channel of wide stages")
         ->check(CLI::PositiveNumber);
+    app.add_option("--ids", ids_, "Of a language model: trace a pass over these ids (1,2,3)")
+        ->delimiter(',');
+    app.add_option("--prompt", prompt_, "Of a language model: trace a pass over this text");
     device_.add(app);
-    options_.add(app);
+    app.add_flag("--as-run", as_run_,
+                 "Products of quantized weights as other commands compute them, with activations "
+                 "of 15 bits, not in f32");
+    device_.add_quantize(app);
+    options_.add(app, {"prompt"});
   }
 
   int run() override {
+    bool language = !ids_.empty() || !prompt_.empty();
     auto [model_name, files] =
-        split_arguments(arguments_, "trace", SPEECH_TASK_RECOGNITION, "AUDIO.wav");
-    ModelHandle model = device_.load(model_name);
+        split_arguments(arguments_, "trace", SPEECH_TASK_RECOGNITION, "AUDIO.wav", !language);
+    ModelHandle model = device_.load(model_name, !as_run_);
     const speech_model_info* info = nullptr;
     check(speech_model_get_info(model.get(), &info));
     speech_task task = speech_model_info_task(info);
@@ -30,6 +39,10 @@ class TraceCommand final : public Command {
     speech_trace* handle = nullptr;
     check(speech_trace_new(&handle));
     TraceHandle trace(handle);
+    if (language) {
+      if (!prompt_.empty()) ids_ = token_ids(model.get(), prompt_);
+      check(speech_trace_ids(handle, model.get(), ids_.data(), ids_.size()));
+    }
     if (!chunks_.empty()) check(speech_trace_set_chunks(handle, chunks_.data(), chunks_.size()));
     if (channel_step_ > 0) check(speech_trace_set_channel_step(handle, channel_step_));
     for (size_t i = 0; i < files.size(); ++i) {
@@ -55,9 +68,11 @@ class TraceCommand final : public Command {
 
  private:
   std::vector<std::string> arguments_;
-  std::string out_;
+  std::string out_, prompt_;
+  std::vector<int32_t> ids_;
   std::vector<int64_t> chunks_;
   int channel_step_ = 0;
+  bool as_run_ = false;
   DeviceFlags device_;
   RequestFlags options_;
 };

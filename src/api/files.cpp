@@ -6,6 +6,7 @@
 #include "formats/describe.h"
 #include "models/convert.h"
 #include "models/quantize.h"
+#include "models/qwen3/rewrite.h"
 #include "models/registry.h"
 
 using namespace speech;
@@ -149,6 +150,15 @@ speech_status speech_quantize(const char* model_path, const char* type, const ch
   return guarded([&] {
     std::string source = required_text(model_path, "model_path");
     std::string target = required_text(out_path, "out_path");
+    int bits = 0, group = 64;
+    if (qwen3::affine_type(required_text(type, "type"), bits, group)) {
+      if (plan) {
+        fail_option(Status::unsupported, "type", "a plan of an affine folder is not made");
+      }
+      Control control = progress_control(progress, user);
+      return qwen3::quantize_folder(source, target, bits, group,
+                                    [&](double done) { control.report(done); });
+    }
     QuantizeOptions options;
     options.type = quantize_type(required_text(type, "type"));
     if (params) {

@@ -70,6 +70,12 @@ speech_status speech_load_params_set_threads(speech_load_params* params, int thr
   });
 }
 
+speech_status speech_load_params_set_exact(speech_load_params* params, int exact) {
+  return guarded([&] {
+    required(params, "params").params.precision = exact ? Precision::exact : Precision::fast;
+  });
+}
+
 speech_status speech_load_params_set_warmup(speech_load_params* params, int warmup) {
   return guarded([&] { required(params, "params").warmup = warmup != 0; });
 }

@@ -1,0 +1,87 @@
+// speech serve: OpenAI's API over HTTP.
+#include <pthread.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "../server/language.h"
+#include "language.h"
+
+namespace speech::cli {
+namespace {
+
+class Serve final : public Command {
+ public:
+  void add_flags(CLI::App& app) override {
+    app.add_option("model", model_, "A Hugging Face or MLX folder, or a GGUF file")
+        ->required()
+        ->type_name("MODEL");
+    app.add_option("--host", server_.host, "The address to listen on")->capture_default_str();
+    app.add_option("--port", server_.port, "The port; 0: any free one")->capture_default_str();
+    app.add_option("--api-key", access_.api_key,
+                   "Ask clients for this key (also: SPEECH_API_KEY in the environment)");
+    app.add_option("--cors-origin", access_.cors_origins,
+                   "An origin whose pages may call, or * (may be repeated)");
+    app.add_option("--sequences", sequences_, "Requests that are computed in one batch")
+        ->capture_default_str();
+    app.add_option("--queue", queue_, "Requests that may wait; more get 429")
+        ->capture_default_str();
+    app.add_option("--name", name_, "The model's name in answers (default: its own)");
+    completion_.add(app);
+    device_.add(app);
+    device_.add_quantize(app);
+  }
+
+  int run() override {
+    if (const char* key = std::getenv("SPEECH_API_KEY"); key && access_.api_key.empty()) {
+      access_.api_key = key;
+    }
+    access_.loopback =
+        server_.host == "localhost" || server_.host == "::1" || server_.host.starts_with("127.");
+    ::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error of one write
+    ModelHandle model = device_.load(model_);
+    const speech_model_info* info = nullptr;
+    check(speech_model_get_info(model.get(), &info));
+    if (name_.empty()) name_ = speech_model_info_name(info);
+    CompletionsHandle completions = completion_.make(model.get(), sequences_, queue_);
+    server::LanguageEndpoints endpoints(completions.get(), name_);
+    server::HttpServer http(server_,
+                            [&](const server::Request& request, server::Response& response) {
+                              if (!server::guard(access_, request, response))
+                                endpoints.handle(request, response);
+                            });
+    note("{} serves http://{}:{}/v1 (Ctrl-C ends)", name_, server_.host, http.port());
+
+    // Signals are taken by a thread of their own, which may call what a handler may not.
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    std::thread waiter([&] {
+      int signal = 0;
+      sigwait(&signals, &signal);
+      http.stop();
+    });
+    http.run();
+    waiter.join();
+    return exit_done;
+  }
+
+ private:
+  std::string model_, name_;
+  server::ServerSettings server_;
+  server::AccessSettings access_;
+  int sequences_ = 8, queue_ = 64;
+  CompletionFlags completion_;
+  DeviceFlags device_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_serve() {
+  return std::make_unique<Serve>();
+}
+
+}  // namespace speech::cli

@@ -1,0 +1,62 @@
+// A small HTTP/1.1 server on Boost.Beast: a thread a connection, bounded in number, body size and
+// time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace speech::server {
+
+struct Request {
+  std::string method, path, query;  // path without the query
+  std::string body;
+  std::function<std::string(std::string_view name)> header;  // "" when absent; any letter case
+};
+
+// The answer to one request: either send(), or begin_stream() and any number of write_event().
+class Response {
+ public:
+  virtual ~Response() = default;
+  virtual void add_header(std::string name, std::string value) = 0;
+  virtual void send(int status, std::string_view content_type, std::string_view body) = 0;
+  // Server-sent events: write_event("{...}") sends "data: {...}\n\n". False once the client is
+  // gone.
+  virtual void begin_events() = 0;
+  virtual bool write_event(std::string_view data) = 0;
+  // Whether the client has closed the connection; cheap enough to ask a few times a second.
+  virtual bool client_gone() = 0;
+};
+
+using Handler = std::function<void(const Request&, Response&)>;
+
+struct ServerSettings {
+  std::string host = "127.0.0.1";
+  int port = 8080;                           // 0: any free one
+  uint64_t body_limit = uint64_t{64} << 20;  // bytes; 413 past it
+  int connections = 64;                      // at once; 503 past it
+  std::chrono::seconds idle_timeout{60};     // for a request to arrive whole
+};
+
+class HttpServer {
+ public:
+  // Binds and listens: Error(io) when the address is taken or not ours.
+  HttpServer(ServerSettings settings, Handler handler);
+  ~HttpServer();
+
+  int port() const;
+  // Serves until stop(). Returns when all connections have ended.
+  void run();
+  // From any thread or a signal handler's thread.
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace speech::server
