@@ -228,8 +228,8 @@ SPEECH_API speech_status speech_load_params_set_device(speech_load_params* param
                                                        const char* device);
 /* CPU threads, 1 or more; default: the number of physical performance cores. */
 SPEECH_API speech_status speech_load_params_set_threads(speech_load_params* params, int threads);
-/* 1: products with quantized weights in f32, many times slower; to compare a model with its official
- * code. Default: activations of 14 to 15 bits, 3e-5 relative from f32. */
+/* 1: products with quantized weights in f32, many times slower; to compare a model with its
+ * official code. Default: activations of 14 to 15 bits, 3e-5 relative from f32. */
 SPEECH_API speech_status speech_load_params_set_exact(speech_load_params* params, int exact);
 /* 1: the load runs a second of silence, so that the first request is as fast as the next. */
 SPEECH_API speech_status speech_load_params_set_warmup(speech_load_params* params, int warmup);
