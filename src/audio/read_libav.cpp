@@ -22,23 +22,21 @@ namespace {
 
 // The libraries are opened when the first file needs them: they and what they bring take 27 MB and
 // a hundred loads at every start of a program otherwise.
-#define SPEECH_AVUTIL(X)                                                               \
-  X(av_freep)                                                                          \
-  X(av_strerror)                                                                       \
-  X(av_log_get_level) X(av_log_set_level) X(av_malloc) X(av_rescale) X(av_frame_alloc) \
-      X(av_frame_free)
-#define SPEECH_AVCODEC(X)                                                      \
-  X(av_packet_alloc)                                                           \
-  X(av_packet_free)                                                            \
-  X(av_packet_unref) X(avcodec_alloc_context3) X(avcodec_free_context)         \
-      X(avcodec_parameters_to_context) X(avcodec_open2) X(avcodec_send_packet) \
-          X(avcodec_receive_frame)
-#define SPEECH_AVFORMAT(X)                                                 \
-  X(avio_alloc_context)                                                    \
-  X(avio_context_free)                                                     \
-  X(avformat_alloc_context) X(avformat_open_input) X(avformat_close_input) \
-      X(avformat_find_stream_info) X(av_find_best_stream) X(av_read_frame)
-#define SPEECH_SWRESAMPLE(X) X(swr_alloc_set_opts2) X(swr_init) X(swr_convert) X(swr_free)
+// The fill of these lists would change from run to run.
+// clang-format off
+#define SPEECH_AVUTIL(X) \
+  X(av_freep) X(av_strerror) X(av_log_get_level) X(av_log_set_level) X(av_malloc) X(av_rescale) \
+  X(av_frame_alloc) X(av_frame_free)
+#define SPEECH_AVCODEC(X) \
+  X(av_packet_alloc) X(av_packet_free) X(av_packet_unref) X(avcodec_alloc_context3) \
+  X(avcodec_free_context) X(avcodec_parameters_to_context) X(avcodec_open2) \
+  X(avcodec_send_packet) X(avcodec_receive_frame)
+#define SPEECH_AVFORMAT(X) \
+  X(avio_alloc_context) X(avio_context_free) X(avformat_alloc_context) X(avformat_open_input) \
+  X(avformat_close_input) X(avformat_find_stream_info) X(av_find_best_stream) X(av_read_frame)
+#define SPEECH_SWRESAMPLE(X) \
+  X(swr_alloc_set_opts2) X(swr_init) X(swr_convert) X(swr_free)
+// clang-format on
 
 struct Libav {
 #define SPEECH_POINTER(name) decltype(&::name) name = nullptr;
