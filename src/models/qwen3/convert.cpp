@@ -237,15 +237,21 @@ void convert(const std::string& path, const TensorFile& source, const ConvertOpt
     const Weight& w = *item.matrix;
     int64_t scale_row =
         w.type == WeightType::affine ? row_bytes(w.affine.scale_type, w.cols / w.affine.group) : 0;
-    std::vector<float> row(static_cast<size_t>(w.cols));
-    for (int64_t r = 0; r < w.rows; ++r) {
-      if (w.type == WeightType::affine) {
-        decode_affine_row(w.affine, w.data + r * w.row_bytes, w.scales + r * scale_row,
-                          w.biases + r * scale_row, row.data(), w.cols);
-      } else {
-        decode_row(w.type, w.data + r * w.row_bytes, row.data(), w.cols);
+    // Some rows at a time: few large writes instead of many small ones.
+    const int64_t together = std::max<int64_t>(1, (int64_t{1} << 18) / w.cols);
+    std::vector<float> rows(static_cast<size_t>(std::min(together, w.rows) * w.cols));
+    for (int64_t first = 0; first < w.rows; first += together) {
+      const int64_t count = std::min(together, w.rows - first);
+      for (int64_t r = first; r < first + count; ++r) {
+        float* row = rows.data() + (r - first) * w.cols;
+        if (w.type == WeightType::affine) {
+          decode_affine_row(w.affine, w.data + r * w.row_bytes, w.scales + r * scale_row,
+                            w.biases + r * scale_row, row, w.cols);
+        } else {
+          decode_row(w.type, w.data + r * w.row_bytes, row, w.cols);
+        }
       }
-      writer.write(std::as_bytes(std::span(row)));
+      writer.write(std::as_bytes(std::span(rows).first(static_cast<size_t>(count * w.cols))));
     }
   }
 }
