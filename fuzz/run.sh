@@ -17,7 +17,7 @@ run_one() {
   mkdir -p "fuzz/corpus/$name"
   # New inputs go to the first folder, so that the corpus in the repository stays as it is.
   found=$(mktemp -d)
-  "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+  "$target" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -max_len=65536 \
     -print_final_stats=1 -artifact_prefix="$out/$name-" "$found" "fuzz/corpus/$name" \
     >"$out/$name.log" 2>&1
   status=$?

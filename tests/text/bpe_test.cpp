@@ -88,7 +88,8 @@ TEST(Bpe, ArraysOfALlamaCppFileGiveTheSame) {
 }
 
 TEST(Bpe, DecodesTheOfficialIds) {
-  for (const Json& c : read_json("text/qwen3/decode.json")["cases"]) {
+  const Json file = read_json("text/qwen3/decode.json");
+  for (const Json& c : file["cases"]) {
     Ids ids = c["ids"].get<Ids>();
     SCOPED_TRACE(c.dump().substr(0, 200));
     EXPECT_EQ(qwen3_tokenizer()->decode(ids), c["text"].get<std::string>());
