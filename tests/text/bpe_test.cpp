@@ -137,7 +137,7 @@ TEST(Bpe, TokensHaveTheirRawBytes) {
 // A quadratic implementation would take minutes here.
 TEST(Bpe, LongWordsAndRunsAreLinear) {
   std::string word, marks;
-  for (int i = 0; i < 300000; ++i) {
+  for (int64_t i = 0; i < 300000; ++i) {
     word += static_cast<char>('a' + i * i % 23 % 7);
     append_utf8(marks, i % 2 ? 0x0316 : 0x0301);
   }
