@@ -42,11 +42,9 @@ class Generate final : public Command {
     sampling_.apply(request);
     if (ignore_eos_) request["ignore_eos"] = true;
     if (format_ == "text") {
-      std::string finish;
       complete_stream(completions.get(), SPEECH_COMPLETION_TEXT, request, [&](const Json& choice) {
         print(choice["text"].get<std::string>());
         flush_output();
-        if (choice["finish_reason"].is_string()) finish = choice["finish_reason"];
         return true;
       });
       print("\n");

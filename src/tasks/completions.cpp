@@ -713,7 +713,6 @@ Json Completions::Conversation::text_choice(const GenerationResult& result, size
 std::string Completions::Conversation::run(const Callbacks& callbacks) {
   if (stream_) return run_stream(callbacks);
   std::vector<std::shared_ptr<Job>> jobs;
-  Callbacks watch = callbacks;
   try {
     for (size_t i = 0; i < prompts_.size(); ++i) jobs.push_back(owner_.submit(request_for(i)));
   } catch (...) {
