@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <thread>
 
 #include "../server/language.h"
@@ -10,6 +11,52 @@
 
 namespace speech::cli {
 namespace {
+
+// SIGINT and SIGTERM, taken by a thread of their own, which may do what a signal handler may not.
+// They stop the server once there is one, and end the program before. To be made before any other
+// thread: these inherit that the signals are not for them.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread([this] { wait(); });
+  }
+  ~StopSignals() {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+  // nullptr: no longer.
+  void stop(server::HttpServer* server) {
+    std::lock_guard lock(mutex_);
+    server_ = server;
+  }
+
+ private:
+  void wait() {
+    while (true) {
+      int signal = 0;
+      sigwait(&signals_, &signal);
+      std::lock_guard lock(mutex_);
+      if (done_) return;
+      if (!server_) std::_Exit(128 + signal);
+      note("ending; requests under way are answered first, a second Ctrl-C cuts them off");
+      server_->stop();
+    }
+  }
+
+  sigset_t signals_;
+  std::mutex mutex_;
+  bool done_ = false;
+  server::HttpServer* server_ = nullptr;
+  std::thread thread_;
+};
 
 class Serve final : public Command {
  public:
@@ -40,6 +87,7 @@ class Serve final : public Command {
     access_.loopback =
         server_.host == "localhost" || server_.host == "::1" || server_.host.starts_with("127.");
     ::signal(SIGPIPE, SIG_IGN);  // a client that leaves is an error of one write
+    StopSignals signals;
     ModelHandle model = device_.load(model_);
     const speech_model_info* info = nullptr;
     check(speech_model_get_info(model.get(), &info));
@@ -52,20 +100,9 @@ class Serve final : public Command {
                                 endpoints.handle(request, response);
                             });
     note("{} serves http://{}:{}/v1 (Ctrl-C ends)", name_, server_.host, http.port());
-
-    // Signals are taken by a thread of their own, which may call what a handler may not.
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    std::thread waiter([&] {
-      int signal = 0;
-      sigwait(&signals, &signal);
-      http.stop();
-    });
+    signals.stop(&http);
     http.run();
-    waiter.join();
+    signals.stop(nullptr);
     return exit_done;
   }
 

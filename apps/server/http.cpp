@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
@@ -25,35 +26,39 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = asio::ip::tcp;
 
-// Waits until the socket can be read; false on timeout.
-bool wait_readable(int fd, int milliseconds) {
-  pollfd p{fd, POLLIN, 0};
-  return ::poll(&p, 1, milliseconds) > 0;
+using Clock = std::chrono::steady_clock;
+
+// Waits until the socket is ready for `events`; false once the time is over.
+bool wait_ready(int fd, short events, Clock::duration left) {
+  auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
+  if (milliseconds <= 0) return false;
+  pollfd p{fd, events, 0};
+  return ::poll(&p, 1, static_cast<int>(std::min<int64_t>(milliseconds, 1 << 30))) > 0;
 }
 
-void set_timeout(int fd, int option, std::chrono::seconds seconds) {
-  timeval t{static_cast<time_t>(seconds.count()), 0};
-  ::setsockopt(fd, SOL_SOCKET, option, &t, sizeof t);
-}
-
-// Reads with poll() in front, so that a client that stops sending cannot hold a thread for ever:
-// Boost's blocking calls retry when a socket timeout strikes.
+// A socket whose every wait ends, so that a client that stops sending or reading cannot hold a
+// thread for ever: Boost's own blocking calls retry when a socket timeout strikes. All reads
+// together take `timeout` at most, each write as long without progress.
 class TimedStream {
  public:
-  TimedStream(tcp::socket& socket, std::chrono::seconds timeout)
-      : socket_(socket), deadline_(std::chrono::steady_clock::now() + timeout) {}
+  TimedStream(tcp::socket& socket, Clock::duration timeout)
+      : socket_(socket), timeout_(timeout), deadline_(Clock::now() + timeout) {}
+
+  int fd() const { return socket_.native_handle(); }
 
   template <typename Buffers>
   size_t read_some(const Buffers& buffers, beast::error_code& error) {
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-                    deadline_ - std::chrono::steady_clock::now())
-                    .count();
-    if (left <= 0 || !wait_readable(socket_.native_handle(), static_cast<int>(left))) {
-      error = beast::error::timeout;
-      return 0;
-    }
-    return socket_.read_some(buffers, error);
+    return attempt(
+        POLLIN, [&] { return deadline_ - Clock::now(); },
+        [&] { return socket_.read_some(buffers, error); }, error);
   }
+  template <typename Buffers>
+  size_t write_some(const Buffers& buffers, beast::error_code& error) {
+    return attempt(
+        POLLOUT, [&] { return timeout_; }, [&] { return socket_.write_some(buffers, error); },
+        error);
+  }
+  // The forms that throw: part of what Beast asks of a stream.
   template <typename Buffers>
   size_t read_some(const Buffers& buffers) {
     beast::error_code error;
@@ -61,16 +66,34 @@ class TimedStream {
     if (error) throw beast::system_error(error);
     return n;
   }
+  template <typename Buffers>
+  size_t write_some(const Buffers& buffers) {
+    beast::error_code error;
+    size_t n = write_some(buffers, error);
+    if (error) throw beast::system_error(error);
+    return n;
+  }
 
  private:
-  tcp::socket& socket_;
-  std::chrono::steady_clock::time_point deadline_;
+  template <typename Left, typename Transfer>
+  size_t attempt(short events, Left left, Transfer transfer, beast::error_code& error) {
+    while (wait_ready(fd(), events, left())) {
+      size_t n = transfer();
+      if (error != asio::error::would_block && error != asio::error::try_again) return n;
+    }
+    error = beast::error::timeout;
+    return 0;
+  }
+
+  tcp::socket& socket_;  // not blocking
+  Clock::duration timeout_;
+  Clock::time_point deadline_;
 };
 
 class Answer final : public Response {
  public:
-  Answer(tcp::socket& socket, unsigned version, bool keep_alive, bool head)
-      : socket_(socket), version_(version), keep_alive_(keep_alive), head_(head) {}
+  Answer(TimedStream& stream, unsigned version, bool keep_alive, bool head)
+      : stream_(stream), version_(version), keep_alive_(keep_alive), head_(head) {}
 
   bool sent() const { return sent_; }
   bool keep_alive() const { return keep_alive_ && !failed_; }
@@ -90,9 +113,9 @@ class Answer final : public Response {
     beast::error_code error;
     if (head_) {
       http::response_serializer<http::string_body> serializer(r);
-      http::write_header(socket_, serializer, error);
+      http::write_header(stream_, serializer, error);
     } else {
-      http::write(socket_, r, error);
+      http::write(stream_, r, error);
     }
     failed_ = failed_ || error;
   }
@@ -109,7 +132,7 @@ class Answer final : public Response {
     if (chunked_) r.chunked(true);
     http::response_serializer<http::empty_body> serializer(r);
     beast::error_code error;
-    http::write_header(socket_, serializer, error);
+    http::write_header(stream_, serializer, error);
     failed_ = failed_ || error;
   }
 
@@ -121,14 +144,14 @@ class Answer final : public Response {
   void end() {
     if (!chunked_ || failed_) return;
     beast::error_code error;
-    asio::write(socket_, http::make_chunk_last(), error);
+    asio::write(stream_, http::make_chunk_last(), error);
     failed_ = failed_ || error;
   }
 
   bool client_gone() override {
     if (failed_) return true;
     char byte;
-    ssize_t n = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    ssize_t n = ::recv(stream_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
       failed_ = true;
     }
@@ -150,15 +173,15 @@ class Answer final : public Response {
     beast::error_code error;
     asio::const_buffer buffer(text.data(), text.size());
     if (chunked_) {
-      asio::write(socket_, http::make_chunk(buffer), error);
+      asio::write(stream_, http::make_chunk(buffer), error);
     } else {
-      asio::write(socket_, buffer, error);
+      asio::write(stream_, buffer, error);
     }
     failed_ = static_cast<bool>(error);
     return !failed_;
   }
 
-  tcp::socket& socket_;
+  TimedStream& stream_;
   unsigned version_;
   bool keep_alive_, head_;
   bool sent_ = false, chunked_ = false, failed_ = false;
@@ -168,18 +191,25 @@ class Answer final : public Response {
 }  // namespace
 
 struct HttpServer::Impl {
+  struct Connection {
+    int fd;
+    bool reading = false;  // a request, or waiting for one: nothing is owed to the client
+  };
+
   ServerSettings settings;
   Handler handler;
   asio::io_context context;
   tcp::acceptor acceptor{context};
   std::atomic<bool> stopping{false};
   std::mutex mutex;
-  std::condition_variable ended;
-  int open = 0;
-  std::list<int> sockets;  // of open connections, to wake them on stop()
+  std::condition_variable changed;
+  bool cutting = false;               // stop() was called twice
+  std::list<Connection> connections;  // open ones
+  int open = 0;                       // their number, and those whose thread is about to start
 
   void serve(tcp::socket socket);
-  bool serve_one(tcp::socket& socket, beast::flat_buffer& buffer);
+  bool serve_one(tcp::socket& socket, beast::flat_buffer& buffer, Connection& connection);
+  void read_error(TimedStream& stream, beast::error_code error, bool nothing_read);
 };
 
 HttpServer::HttpServer(ServerSettings settings, Handler handler) : impl_(new Impl) {
@@ -212,15 +242,21 @@ void HttpServer::run() {
   Impl& s = *impl_;
   while (!s.stopping) {
     // A short wait rather than a blocking accept, so that stop() needs no tricks.
-    if (!wait_readable(s.acceptor.native_handle(), 200)) continue;
+    if (!wait_ready(s.acceptor.native_handle(), POLLIN, std::chrono::milliseconds(200))) continue;
     beast::error_code error;
     tcp::socket socket(s.context);
     s.acceptor.accept(socket, error);
-    if (error) continue;
+    if (!error) socket.non_blocking(true, error);
+    if (error) {  // no descriptor left, say: the client stays in the backlog until one is
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      continue;
+    }
     std::unique_lock lock(s.mutex);
     if (s.open >= s.settings.connections) {
       lock.unlock();
-      Answer(socket, 11, false, false)
+      // What a new socket buffers is enough for this answer: no wait.
+      TimedStream stream(socket, std::chrono::seconds(1));
+      Answer(stream, 11, false, false)
           .send(503, "application/json",
                 R"({"error":{"message":"too many connections","type":"server_error",)"
                 R"("param":null,"code":"busy"}})");
@@ -237,41 +273,83 @@ void HttpServer::run() {
       --s.open;
     }
   }
+  beast::error_code ignored;
+  s.acceptor.close(ignored);
   std::unique_lock lock(s.mutex);
-  s.ended.wait(lock, [&] { return s.open == 0; });
+  auto ended = [&] { return s.open == 0; };
+  s.changed.wait_for(lock, s.settings.grace, [&] { return ended() || s.cutting; });
+  // Who is left finds the client gone, whether it reads, writes or computes.
+  for (const Impl::Connection& c : s.connections) ::shutdown(c.fd, SHUT_RDWR);
+  s.changed.wait(lock, ended);
 }
 
 void HttpServer::stop() {
-  impl_->stopping = true;
   std::lock_guard lock(impl_->mutex);
-  for (int fd : impl_->sockets) ::shutdown(fd, SHUT_RD);  // idle readers wake; answers still go out
+  if (impl_->stopping.exchange(true)) impl_->cutting = true;
+  for (const Impl::Connection& c : impl_->connections) {
+    if (c.reading) ::shutdown(c.fd, SHUT_RD);
+  }
+  impl_->changed.notify_all();
 }
 
 void HttpServer::Impl::serve(tcp::socket socket) {
-  std::list<int>::iterator place;
+  std::list<Connection>::iterator place;
   {
     std::lock_guard lock(mutex);
-    place = sockets.insert(sockets.end(), socket.native_handle());
+    place = connections.insert(connections.end(), {socket.native_handle()});
   }
   try {
     beast::error_code error;
     socket.set_option(tcp::no_delay(true), error);
-    set_timeout(socket.native_handle(), SO_SNDTIMEO, settings.idle_timeout);
     beast::flat_buffer buffer;
-    while (!stopping && serve_one(socket, buffer)) {
+    while (serve_one(socket, buffer, *place)) {
     }
     socket.shutdown(tcp::socket::shutdown_send, error);
   } catch (const std::exception& e) {
     log_warn("connection: {}", e.what());
   }
   std::lock_guard lock(mutex);
-  sockets.erase(place);
+  connections.erase(place);
   beast::error_code error;
   socket.close(error);
-  if (--open == 0) ended.notify_all();
+  if (--open == 0) changed.notify_all();
 }
 
-bool HttpServer::Impl::serve_one(tcp::socket& socket, beast::flat_buffer& buffer) {
+// Says what was wrong with a request that did not arrive whole, where there is someone to tell.
+void HttpServer::Impl::read_error(TimedStream& stream, beast::error_code error, bool nothing_read) {
+  int status = error == http::error::body_limit     ? 413
+               : error == http::error::header_limit ? 431
+               : error == beast::error::timeout     ? 408
+                                                    : 400;
+  if (error == http::error::end_of_stream || (status == 408 && nothing_read) ||
+      error.category() == asio::error::get_system_category() ||
+      error.category() == asio::error::get_misc_category()) {
+    return;
+  }
+  std::string message = status == 413
+                            ? fmt::format("the body is larger than {} bytes", settings.body_limit)
+                            : error.message();
+  Answer(stream, 11, false, false)
+      .send(status, "application/json",
+            fmt::format(R"({{"error":{{"message":"{}","type":"invalid_request_error",)"
+                        R"("param":null,"code":null}}}})",
+                        message));
+  // Closing with bytes unread would reset the connection and could take the answer with it.
+  beast::error_code ignored;
+  std::array<char, 4096> sink;
+  ::shutdown(stream.fd(), SHUT_WR);
+  for (size_t n = 0; !ignored && n < settings.body_limit;) {
+    n += stream.read_some(asio::buffer(sink), ignored);
+  }
+}
+
+bool HttpServer::Impl::serve_one(tcp::socket& socket, beast::flat_buffer& buffer,
+                                 Connection& connection) {
+  {
+    std::lock_guard lock(mutex);
+    if (stopping) return false;
+    connection.reading = true;
+  }
   TimedStream stream(socket, settings.idle_timeout);
   http::request_parser<http::string_body> parser;
   parser.body_limit(settings.body_limit);
@@ -280,27 +358,18 @@ bool HttpServer::Impl::serve_one(tcp::socket& socket, beast::flat_buffer& buffer
   http::read_header(stream, buffer, parser, error);
   if (!error && parser.get()[http::field::expect] == "100-continue") {
     http::response<http::empty_body> go_on{http::status::continue_, parser.get().version()};
-    http::write(socket, go_on, error);
+    http::write(stream, go_on, error);
   }
   if (!error) http::read(stream, buffer, parser, error);
-  const auto& message = parser.get();
+  {
+    std::lock_guard lock(mutex);
+    connection.reading = false;
+  }
   if (error) {
-    int status = error == http::error::body_limit     ? 413
-                 : error == http::error::header_limit ? 431
-                 : error == beast::error::timeout     ? 408
-                                                      : 400;
-    // Nothing is owed to a client that closed or never spoke.
-    if (error == http::error::end_of_stream || (status == 408 && buffer.size() == 0) ||
-        error.category() == asio::error::get_system_category() ||
-        error.category() == asio::error::get_misc_category()) {
-      return false;
-    }
-    Answer(socket, 11, false, false)
-        .send(status, "application/json",
-              R"({"error":{"message":")" + error.message() +
-                  R"(","type":"invalid_request_error","param":null,"code":null}})");
+    read_error(stream, error, buffer.size() == 0 && !parser.got_some());
     return false;
   }
+  const auto& message = parser.get();
   Request request;
   std::string target(message.target());
   size_t mark = target.find('?');
@@ -311,7 +380,7 @@ bool HttpServer::Impl::serve_one(tcp::socket& socket, beast::flat_buffer& buffer
   request.header = [&message](std::string_view name) {
     return std::string(message[beast::string_view(name.data(), name.size())]);
   };
-  Answer answer(socket, message.version(), message.keep_alive(),
+  Answer answer(stream, message.version(), message.keep_alive(),
                 message.method() == http::verb::head);
   handler(request, answer);
   if (!answer.sent()) answer.send(500, "text/plain", "no answer");

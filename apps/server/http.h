@@ -18,7 +18,7 @@ struct Request {
   std::function<std::string(std::string_view name)> header;  // "" when absent; any letter case
 };
 
-// The answer to one request: either send(), or begin_stream() and any number of write_event().
+// The answer to one request: either send(), or begin_events() and any number of write_event().
 class Response {
  public:
   virtual ~Response() = default;
@@ -39,7 +39,9 @@ struct ServerSettings {
   int port = 8080;                           // 0: any free one
   uint64_t body_limit = uint64_t{64} << 20;  // bytes; 413 past it
   int connections = 64;                      // at once; 503 past it
-  std::chrono::seconds idle_timeout{60};     // for a request to arrive whole
+  // For a request to arrive whole; for a client to take more of its answer.
+  std::chrono::milliseconds idle_timeout{60'000};
+  std::chrono::milliseconds grace{10'000};  // for requests under way when the server stops
 };
 
 class HttpServer {
@@ -51,7 +53,9 @@ class HttpServer {
   int port() const;
   // Serves until stop(). Returns when all connections have ended.
   void run();
-  // From any thread or a signal handler's thread.
+  // No connection is taken any more and idle ones are closed; requests under way are answered, but
+  // those that take longer than the grace, or a second stop(), are cut off: their clients count as
+  // gone. From any thread, not from a signal handler.
   void stop();
 
  private:

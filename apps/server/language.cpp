@@ -53,6 +53,8 @@ Failure http_status(speech_status status) {
       return {429, "rate_limit_error", "busy"};
     case SPEECH_OUT_OF_MEMORY:
       return {503, "server_error", "out_of_memory"};
+    case SPEECH_CANCELLED:  // who left does not read it; who stays is told when the server stops
+      return {503, "server_error", "cancelled"};
     default:
       return {500, "server_error", "internal"};
   }
@@ -141,6 +143,11 @@ void LanguageEndpoints::handle(const Request& request, Response& response) const
 
 void LanguageEndpoints::complete(speech_completion_kind kind, const Request& request,
                                  Response& response) const {
+  if (request.body.find('\0') != std::string::npos) {  // the C API would see its first part only
+    return response.send(400, kJson,
+                         error_json("the request is not valid JSON", "invalid_request_error", "",
+                                    "invalid_argument"));
+  }
   struct Stream {
     Response& response;
     bool begun = false;
@@ -153,10 +160,8 @@ void LanguageEndpoints::complete(speech_completion_kind kind, const Request& req
   };
   auto gone = [](void* user) -> int { return static_cast<Stream*>(user)->response.client_gone(); };
   speech_text* raw = nullptr;
-  speech_status status =
-      request.body.empty()
-          ? speech_complete(completions_, kind, " ", chunk, gone, &stream, &raw)
-          : speech_complete(completions_, kind, request.body.c_str(), chunk, gone, &stream, &raw);
+  const char* body = request.body.empty() ? " " : request.body.c_str();
+  speech_status status = speech_complete(completions_, kind, body, chunk, gone, &stream, &raw);
   Text answer(raw);
   if (status == SPEECH_OK) {
     if (stream.begun) {

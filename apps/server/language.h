@@ -27,7 +27,7 @@ std::string error_json(const std::string& message, const char* type, const std::
 // /metrics.
 class LanguageEndpoints {
  public:
-  // `completions` and `info` must outlive it.
+  // `completions` must outlive it.
   LanguageEndpoints(speech_completions* completions, std::string model_name);
   void handle(const Request& request, Response& response) const;
 

@@ -26,7 +26,13 @@ namespace {
 class Fields {
  public:
   explicit Fields(std::string_view text) {
-    json_ = Json::parse(text, nullptr, false);
+    // What walks the request later does so by recursion: templates, schemas, printing.
+    constexpr int kDepth = 256;
+    auto bounded = [](int depth, Json::parse_event_t, Json&) {
+      if (depth > kDepth) bad("", "the request is nested too deeply");
+      return true;
+    };
+    json_ = Json::parse(text, bounded, false);
     if (json_.is_discarded()) bad("", "the request is not valid JSON");
     if (!json_.is_object()) bad("", "the request is not a JSON object");
   }
@@ -226,6 +232,22 @@ struct Completions::Job {
   std::string text;                    // not fetched yet
   std::vector<GeneratedToken> tokens;  // not fetched yet
   bool cancelled = false, done = false;
+
+  void cancel() {
+    std::lock_guard lock(mutex);
+    cancelled = true;
+  }
+};
+
+// The jobs of one request: however it ends, nothing of it goes on being computed.
+class Completions::JobList : public std::vector<std::shared_ptr<Job>> {
+ public:
+  JobList() = default;
+  JobList(const JobList&) = delete;
+  JobList& operator=(const JobList&) = delete;
+  ~JobList() {
+    for (auto& job : *this) job->cancel();
+  }
 };
 
 Completions::Completions(LanguageModel& model, CompletionSettings settings)
@@ -246,10 +268,7 @@ Completions::~Completions() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
-    for (auto& job : running_) {
-      std::lock_guard job_lock(job->mutex);
-      job->cancelled = true;
-    }
+    for (auto& job : running_) job->cancel();
   }
   work_.notify_all();
   thread_.join();
@@ -288,6 +307,7 @@ void Completions::loop() {
         running_.push_back(job);
       }
       arrived_.clear();
+      counts_.waiting = generator_.waiting();
       for (auto& job : running_) {
         std::lock_guard job_lock(job->mutex);
         if (job->cancelled || stopping_) job->generation->cancel();
@@ -345,7 +365,8 @@ class Completions::Conversation {
   void read_chat();
   void read_text();
   void read_common();
-  void set_grammar(std::shared_ptr<const Grammar> grammar, const char* field);
+  void set_grammar(const char* field,
+                   const std::function<std::shared_ptr<const Grammar>()>& compile);
   void read_format(const Json& format);
   void read_tool_choice(const std::vector<Tool>& tools);
 
@@ -376,14 +397,18 @@ class Completions::Conversation {
   std::chrono::steady_clock::time_point asked_{};  // when callbacks.gone was last called
 };
 
-void Completions::Conversation::set_grammar(std::shared_ptr<const Grammar> grammar,
-                                            const char* field) {
+void Completions::Conversation::set_grammar(
+    const char* field, const std::function<std::shared_ptr<const Grammar>()>& compile) {
   if (grammar_field_) {
     bad(field,
         fmt::format("{} constrains the answer already; one of the two must go", grammar_field_));
   }
   grammar_field_ = field;
-  base_.grammar = std::move(grammar);
+  try {
+    base_.grammar = compile();
+  } catch (const Error& e) {
+    throw Error(e.status(), field, fmt::format("{}: {}", field, e.what()));
+  }
 }
 
 void Completions::Conversation::read_format(const Json& format) {
@@ -394,10 +419,11 @@ void Completions::Conversation::read_format(const Json& format) {
   if (type == "text") return;
   if (type == "json_object") {
     // llama.cpp's servers take a schema here.
-    return set_grammar(format.contains("schema")
-                           ? Grammar::from_json_schema(format["schema"].dump(), owner_.tokens_)
-                           : Grammar::json_object(owner_.tokens_),
-                       "response_format");
+    return set_grammar("response_format", [&] {
+      return format.contains("schema")
+                 ? Grammar::from_json_schema(format["schema"].dump(), owner_.tokens_)
+                 : Grammar::json_object(owner_.tokens_);
+    });
   }
   if (type != "json_schema") {
     bad("response_format", "type is \"" + type + "\", expected text, json_object or json_schema");
@@ -407,7 +433,8 @@ void Completions::Conversation::read_format(const Json& format) {
                            ? &format["json_schema"]["schema"]
                            : nullptr;
   if (!schema) bad("response_format", "json_schema.schema is missing");
-  set_grammar(Grammar::from_json_schema(schema->dump(), owner_.tokens_), "response_format");
+  set_grammar("response_format",
+              [&] { return Grammar::from_json_schema(schema->dump(), owner_.tokens_); });
 }
 
 void Completions::Conversation::read_tool_choice(const std::vector<Tool>& tools) {
@@ -444,7 +471,8 @@ void Completions::Conversation::read_tool_choice(const std::vector<Tool>& tools)
   }
   if (calls.empty()) bad("tool_choice", "names no tool of this request");
   Json schema = calls.size() == 1 ? calls[0] : Json{{"anyOf", calls}};
-  set_grammar(Grammar::from_json_schema(schema.dump(), owner_.tokens_), "tool_choice");
+  set_grammar("tool_choice",
+              [&] { return Grammar::from_json_schema(schema.dump(), owner_.tokens_); });
   forced_call_ = true;
 }
 
@@ -458,7 +486,8 @@ void Completions::Conversation::read_chat() {
   read_tool_choice(tools);
   if (const Json* format = fields_.find("response_format")) read_format(*format);
   if (fields_.find("grammar")) {
-    set_grammar(Grammar::from_text(fields_.text("grammar", ""), owner_.tokens_), "grammar");
+    set_grammar("grammar",
+                [&] { return Grammar::from_text(fields_.text("grammar", ""), owner_.tokens_); });
   }
   if (!grammar_field_ && owner_.default_grammar_) {
     base_.grammar = owner_.default_grammar_;
@@ -553,7 +582,8 @@ void Completions::Conversation::read_text() {
   fields_.accept_only("best_of", 1);
   fields_.accept_only("suffix", "");
   if (fields_.find("grammar")) {
-    set_grammar(Grammar::from_text(fields_.text("grammar", ""), owner_.tokens_), "grammar");
+    set_grammar("grammar",
+                [&] { return Grammar::from_text(fields_.text("grammar", ""), owner_.tokens_); });
   } else if (owner_.default_grammar_) {
     base_.grammar = owner_.default_grammar_;
   }
@@ -712,16 +742,8 @@ Json Completions::Conversation::text_choice(const GenerationResult& result, size
 
 std::string Completions::Conversation::run(const Callbacks& callbacks) {
   if (stream_) return run_stream(callbacks);
-  std::vector<std::shared_ptr<Job>> jobs;
-  try {
-    for (size_t i = 0; i < prompts_.size(); ++i) jobs.push_back(owner_.submit(request_for(i)));
-  } catch (...) {
-    for (auto& job : jobs) {
-      std::lock_guard lock(job->mutex);
-      job->cancelled = true;
-    }
-    throw;
-  }
+  JobList jobs;
+  for (size_t i = 0; i < prompts_.size(); ++i) jobs.push_back(owner_.submit(request_for(i)));
   int64_t prompt = 0, cached = 0, generated = 0, reasoning = 0;
   Json choices = Json::array();
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -744,7 +766,9 @@ std::string Completions::Conversation::run(const Callbacks& callbacks) {
 
 std::string Completions::Conversation::run_stream(const Callbacks& callbacks) {
   bool chat = kind_ == CompletionKind::chat;
-  std::shared_ptr<Job> job = owner_.submit(request_for(0));
+  JobList jobs;
+  jobs.push_back(owner_.submit(request_for(0)));
+  const std::shared_ptr<Job>& job = jobs[0];
   const Json head = envelope(chat ? "chat.completion.chunk" : "text_completion");
   bool open = true;
   auto send = [&](Json choices, Json used = Json()) {
@@ -753,8 +777,7 @@ std::string Completions::Conversation::run_stream(const Callbacks& callbacks) {
     if (include_usage_) chunk["usage"] = std::move(used);
     if (!open || (callbacks.chunk && callbacks.chunk(chunk.dump()))) return;
     open = false;
-    std::lock_guard lock(job->mutex);
-    job->cancelled = true;
+    job->cancel();
   };
   auto choice = [&](Json delta, Json log_probabilities, Json finish) {
     Json c{{"index", 0}};

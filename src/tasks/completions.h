@@ -71,6 +71,7 @@ class Completions {
 
  private:
   struct Job;
+  class JobList;
   class Conversation;
   friend class Conversation;
 

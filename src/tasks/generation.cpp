@@ -106,6 +106,12 @@ void Generator::start(Generation& g) {
 }
 
 bool Generator::step() {
+  std::erase_if(queue_, [&](auto& g) {  // who has left keeps nobody waiting
+    if (!g->cancelled_) return false;
+    g->started = now();
+    finish(*g, Finish::cancelled);
+    return true;
+  });
   while (!queue_.empty() && running_.size() < static_cast<size_t>(limits_.sequences)) {
     running_.push_back(queue_.front());
     queue_.pop_front();
@@ -117,8 +123,8 @@ bool Generator::step() {
   std::erase_if(running_, [](auto& g) { return g->done(); });
   if (running_.empty()) return !queue_.empty();
 
-  // Everyone's next tokens; prompts share what a step may take when others are waiting for it.
-  int64_t budget = running_.size() > 1 ? limits_.prompt_piece : INT64_MAX;
+  // Everyone's next tokens; prompts share what a step may take.
+  int64_t budget = running_.size() > 1 ? limits_.prompt_piece : limits_.lone_prompt_piece;
   std::vector<LanguageModel::Input> inputs;
   std::vector<Generation*> owners;
   for (auto& g : running_) {

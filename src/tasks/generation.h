@@ -89,6 +89,8 @@ class Generator {
   struct Limits {
     int sequences = 8;           // computed together; more wait
     int64_t prompt_piece = 256;  // prompt positions a step may take while others generate
+    // And without others: between steps requests join and leave.
+    int64_t lone_prompt_piece = 512;
   };
 
   Generator(LanguageModel& model, Limits limits, PromptCache* cache = nullptr);
