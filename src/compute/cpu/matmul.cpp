@@ -113,10 +113,13 @@ class Product {
         sums_(format_.bias_group ? kUnitColumns / format_.bias_group
               : format_.offset   ? 2 * kUnitColumns / format_.group
                                  : 0),
-        most_(std::min(args.n, kChunkRows)) {}
+        most_(std::min(args.n, kChunkRows)),
+        direct_(args.n <= kDirectRows) {}
 
   void run() {
     scratch_.reserve_shared(shared(nullptr));
+    shared(scratch_.shared());
+    fill_last();
     for (int64_t first = 0; first < args_.n; first += most_) {
       first_ = first;
       count_ = std::min(most_, args_.n - first);
@@ -136,7 +139,29 @@ class Product {
       x_sums_ = pieces.take<float>(units_ * most_ * sums_);
     }
     odd_ = pieces.take<uint8_t>(most_);
+    if (int64_t rows = w_.rows % table_.panel_rows ? table_.panel_rows : 0) {
+      last_data_ = pieces.take<uint8_t>(rows * w_.row_bytes);
+      last_scales_ = pieces.take<uint8_t>(rows * w_.scale_row_bytes);
+      last_biases_ = pieces.take<uint8_t>(rows * w_.scale_row_bytes);
+    }
     return pieces.used();
+  }
+
+  // Kernels take whole panels: the rows that a last one has, with zeros behind them.
+  void fill_last() {
+    int64_t panel = table_.panel_rows, rows = w_.rows % panel, first = w_.rows - rows;
+    if (rows == 0) return;
+    last_ = w_;
+    last_.rows = panel;
+    auto copy = [&](const uint8_t* from, uint8_t* to, int64_t bytes) -> const uint8_t* {
+      if (!from) return nullptr;
+      std::memcpy(to, from + first * bytes, static_cast<size_t>(rows * bytes));
+      std::memset(to + rows * bytes, 0, static_cast<size_t>((panel - rows) * bytes));
+      return to;
+    };
+    last_.data = copy(w_.data, last_data_, w_.row_bytes);
+    last_.scales = copy(w_.scales, last_scales_, w_.scale_row_bytes);
+    last_.biases = copy(w_.biases, last_biases_, w_.scale_row_bytes);
   }
 
   struct PerThread {
@@ -162,7 +187,6 @@ class Product {
 
   // Packs rows [first_, first_ + count_) of x: unit after unit, all rows of a unit together.
   void pack() {
-    shared(scratch_.shared());
     int64_t per_tile = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, args_.w.cols));
     pool_.run((count_ + per_tile - 1) / per_tile, [&](int64_t tile, int) {
       int64_t end = std::min(count_, (tile + 1) * per_tile);
@@ -206,37 +230,65 @@ class Product {
       int64_t begin = tile % parts * rows;
       int64_t end = std::min((tile / parts + 1) * group, panels);
       for (int64_t panel = tile / parts * group; panel < end; ++panel) {
-        multiply_panel(panel, begin, std::min(count_, begin + rows), thread);
+        // The panel after this one; after a tile's last most likely the first of the tile that this
+        // thread takes next.
+        int64_t next = panel + 1 < end ? panel + 1 : (tile / parts + pool_.threads()) * group;
+        multiply_panel(panel, next, begin, std::min(count_, begin + rows), thread);
       }
     });
   }
 
-  // Rows [begin, end) of the chunk with one panel.
-  void multiply_panel(int64_t panel, int64_t begin, int64_t end, int thread) {
+  // Rows [begin, end) of the chunk with one panel; panel `following` is read ahead meanwhile.
+  void multiply_panel(int64_t panel, int64_t following, int64_t begin, int64_t end, int thread) {
     if (begin >= end) return;
     PerThread mine;
     per_thread(scratch_.thread(thread), mine);
     int64_t panel_rows = table_.panel_rows, row = panel * panel_rows;
-    std::memset(mine.acc, 0, sizeof(float) * (end - begin) * panel_rows);
-    for (int64_t u = 0; u < units_; ++u) {
-      int64_t at = u * most_ + begin;
-      int columns = columns_of(u);
-      // The next unit, or the first one of the next panel.
-      int64_t ahead = w_.row_bytes * unit_ / w_.cols;
-      if (u + 1 == units_) ahead = w_.row_bytes * panel_rows - u * ahead;
+    int count = static_cast<int>(end - begin);
+    Next next = {};
+    if ((following + 1) * panel_rows <= w_.rows) {
+      int64_t at = following * panel_rows;
+      next.data = w_.data + at * w_.row_bytes;
+      if (w_.scales) next.scales = w_.scales + at * w_.scale_row_bytes;
+      if (w_.biases) next.biases = w_.biases + at * w_.scale_row_bytes;
+    }
+    // The panel's rows: of the matrix, or all of the last one.
+    bool last = row + panel_rows > w_.rows;
+    const PackedRows& w = last ? last_ : w_;
+    int64_t first_row = last ? 0 : row;
+    if (direct_) {
       if (float_) {
-        table_.unpack_float(w_, row, u * unit_, columns, ahead, mine.float_panel);
-        table_.multiply_float({mine.float_panel, columns, x_float_ + at * unit_, mine.acc,
-                               static_cast<int>(end - begin)});
+        table_.direct_float(w, first_row, next, {nullptr, unit_, x_float_, mine.acc, count});
       } else {
-        table_.unpack(w_, format_, row, u * unit_, columns, ahead, mine.panel);
-        table_.multiply({mine.panel, format_, columns, x_ + at * unit_, x_scales_ + at * kScales,
-                         x_sums_ + at * sums_, mine.acc, static_cast<int>(end - begin)});
+        table_.direct(w, first_row, next,
+                      {mine.panel, format_, unit_, x_, x_scales_, x_sums_, mine.acc, count});
       }
+    } else {
+      multiply_units(w, first_row, next, begin, count, mine);
     }
     int64_t columns = std::min(panel_rows, args_.w.rows - row);
     if (any_odd_) multiply_odd(row, columns, begin, end, mine);
     finish(row, columns, begin, end, mine.acc);
+  }
+
+  void multiply_units(const PackedRows& w, int64_t row, Next next, int64_t begin, int count,
+                      const PerThread& mine) {
+    next.scales = next.biases = nullptr;                              // small
+    int64_t step = w.row_bytes * table_.panel_rows * unit_ / w.cols;  // bytes of a unit
+    std::memset(mine.acc, 0, sizeof(float) * count * table_.panel_rows);
+    for (int64_t u = 0; u < units_; ++u) {
+      int64_t at = u * most_ + begin;
+      int columns = columns_of(u);
+      if (float_) {
+        table_.unpack_float(w, row, u * unit_, columns, next, mine.float_panel);
+        table_.multiply_float({mine.float_panel, columns, x_float_ + at * unit_, mine.acc, count});
+      } else {
+        table_.unpack(w, format_, row, u * unit_, columns, next, mine.panel);
+        table_.multiply({mine.panel, format_, columns, x_ + at * unit_, x_scales_ + at * kScales,
+                         x_sums_ + at * sums_, mine.acc, count});
+      }
+      if (next.data) next.data += step;
+    }
   }
 
   // Rows with NaN or infinity, from the decoded weights, so that they spread as in floating point.
@@ -281,9 +333,11 @@ class Product {
   PackedRows w_;
   bool float_;
   IntFormat format_;
-  int64_t unit_, units_;  // columns of a unit; units of a row
-  int64_t sums_;          // sums of activations per row and unit
-  int64_t most_;          // rows of a chunk
+  int unit_;       // columns of a unit
+  int64_t units_;  // units of a row
+  int64_t sums_;   // sums of activations per row and unit
+  int64_t most_;   // rows of a chunk
+  bool direct_;    // few rows: no panels
 
   int64_t first_ = 0, count_ = 0;  // the chunk at hand
   float* x_float_ = nullptr;       // [units_, most_, unit_]
@@ -291,6 +345,8 @@ class Product {
   float* x_scales_ = nullptr;      // [units_, most_, kScales]
   float* x_sums_ = nullptr;        // [units_, most_, sums_]
   uint8_t* odd_ = nullptr;         // [most_]: rows with NaN or infinity
+  PackedRows last_ = {};           // the last panel, if it lacks rows
+  uint8_t *last_data_ = nullptr, *last_scales_ = nullptr, *last_biases_ = nullptr;
   bool any_odd_ = false;
 };
 

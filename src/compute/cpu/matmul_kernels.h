@@ -2,7 +2,8 @@
 //
 // A product is cut into panels of `panel_rows` weight rows and units of a few hundred columns. A
 // unit of a panel is unpacked once into the first-level cache and then multiplied with every row of
-// x; sums over the units so far wait in an f32 tile [n, panel_rows].
+// x (a few rows are multiplied while it is unpacked); sums over the units so far wait in an f32
+// tile [n, panel_rows].
 //
 // Quantized weights: the panel holds the stored codes exactly; activations are integers,
 // |x| <= x_max, with one f32 scale per row and kScaleColumns columns. Two layouts:
@@ -30,7 +31,7 @@ namespace speech::cpu {
 inline constexpr int kUnitColumns = 256;   // columns of a unit, quantized weights
 inline constexpr int kFloatColumns = 128;  // the same, float weights
 inline constexpr int kScaleColumns = 128;  // activations that share a scale
-inline constexpr int kPanelRowsMax = 32;
+inline constexpr int kDirectRows = 4;      // most rows of x that need no panel
 
 // How a type is multiplied. No sum of a group can leave int32: see the table in matmul.cpp.
 struct IntFormat {
@@ -56,6 +57,12 @@ struct PackedRows {
   int64_t scale_row_bytes;
   int bits, group;
   WeightType scale_type;
+};
+
+// Where bytes lie that will be read soon: a call prefetches as many from there as it reads. Null:
+// none.
+struct Next {
+  const uint8_t *data, *scales, *biases;
 };
 
 // A unit of a panel. Everything 64-byte aligned.
@@ -88,15 +95,18 @@ struct FloatUnit {
 struct MatmulKernels {
   int panel_rows;
   bool bytes;  // the layout for codes that fit
-  // Unpacks columns [col, col + columns) of panel_rows rows from `row` on; rows past the end repeat
-  // the last one.
-  // `ahead`: the unit to be unpacked next lies that many bytes behind this one.
+  // Unpacks columns [col, col + columns) of panel_rows rows from `row` on, all of which are there.
   void (*unpack)(const PackedRows& w, const IntFormat& format, int64_t row, int64_t col,
-                 int columns, int64_t ahead, const IntPanel& panel);
-  void (*unpack_float)(const PackedRows& w, int64_t row, int64_t col, int columns, int64_t ahead,
+                 int columns, Next next, const IntPanel& panel);
+  void (*unpack_float)(const PackedRows& w, int64_t row, int64_t col, int columns, Next next,
                        float* panel);
   void (*multiply)(const IntUnit& unit);
   void (*multiply_float)(const FloatUnit& unit);
+  // Both in one for a whole panel of rows, n <= kDirectRows. `first` is the first unit, the others
+  // follow it; of its panel only scales and biases are there, as scratch memory. acc is only
+  // written.
+  void (*direct)(const PackedRows& w, int64_t row, Next next, const IntUnit& first);
+  void (*direct_float)(const PackedRows& w, int64_t row, Next next, const FloatUnit& first);
   // Quantizes `columns` <= kUnitColumns values, zeros up to kUnitColumns. Returns whether all are
   // finite (if not, the outputs are of no use).
   bool (*quantize)(const float* x, int columns, const IntFormat& format, int16_t* q, float* scales,

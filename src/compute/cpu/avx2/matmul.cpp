@@ -28,9 +28,10 @@ struct V {
   static __m128i load128(const uint8_t* p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   }
-  static I rows(const uint8_t* const* at, int64_t offset) {
-    I v = _mm256_castsi128_si256(load128(at[0] + offset));
-    return _mm256_inserti128_si256(v, load128(at[4] + offset), 1);
+  // 16 bytes of each fourth row.
+  static I rows(const uint8_t* p, int64_t four) {
+    I v = _mm256_castsi128_si256(load128(p));
+    return _mm256_inserti128_si256(v, load128(p + four), 1);
   }
   static I zero() { return _mm256_setzero_si256(); }
   static F zero_f() { return _mm256_setzero_ps(); }
@@ -39,12 +40,9 @@ struct V {
   static I load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static F load_f(const float* p) { return _mm256_loadu_ps(p); }
   static F load_half(const uint8_t* p) { return _mm256_cvtph_ps(load128(p)); }
-  static F load_bf16(const uint8_t* p) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(p)), 16));
-  }
   static void store(void* p, I v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
   static void store_f(float* p, F v) { _mm256_storeu_ps(p, v); }
-  static I broadcast(const int16_t* p) {
+  static I broadcast(const void* p) {
     int pair;
     __builtin_memcpy(&pair, p, 4);
     return _mm256_set1_epi32(pair);
@@ -60,6 +58,7 @@ struct V {
   static I high64(I a, I b) { return _mm256_unpackhi_epi64(a, b); }
   static I and_(I a, I b) { return _mm256_and_si256(a, b); }
   static I or_(I a, I b) { return _mm256_or_si256(a, b); }
+  static I xor_(I a, I b) { return _mm256_xor_si256(a, b); }
   template <int kBits>
   static I srl32(I a) {
     return _mm256_srli_epi32(a, kBits);
@@ -115,6 +114,7 @@ struct V {
                              8);
   }
   static I dot(I sum, I a, I b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+  static I dot_bytes(I sum, I, I) { return sum; }  // this and the planes: for kBytes alone
   static F to_float(I a) { return _mm256_cvtepi32_ps(a); }
   static I to_int(F a) { return _mm256_cvtps_epi32(a); }  // to nearest even
   // f16 in the low half of each 32-bit element.
@@ -123,9 +123,44 @@ struct V {
     return _mm256_cvtph_ps(
         _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
   }
-  static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
-  static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
-  static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F as_float(I a) { return _mm256_castsi256_ps(a); }
+  // Pairs of f16 in 32-bit elements: all the low ones, all the high ones.
+  static void halves(I a, F& even, F& odd) {
+    even = half_low(a);
+    odd = half_low(srl32<16>(a));
+  }
+  // 8 x 8 elements of 32 bits.
+  static void transpose(I (&m)[8]) {
+    I t[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+      t[i] = low32(m[i], m[i + 1]);
+      t[i + 1] = high32(m[i], m[i + 1]);
+    }
+    // Then m[4 b + q]: lane L holds column 4 L + q of rows 4 b .. 4 b + 3.
+#pragma GCC unroll 2
+    for (int b = 0; b < 8; b += 4) {
+      m[b] = low64(t[b], t[b + 2]);
+      m[b + 1] = high64(t[b], t[b + 2]);
+      m[b + 2] = low64(t[b + 1], t[b + 3]);
+      m[b + 3] = high64(t[b + 1], t[b + 3]);
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+      I a = m[q], b = m[4 + q];
+      m[q] = _mm256_permute2x128_si256(a, b, 0x20);
+      m[4 + q] = _mm256_permute2x128_si256(a, b, 0x31);
+    }
+  }
+  static F mul(F a, F b) {
+    return _mm256_mul_ps(a, b);
+  }
+  static F sub(F a, F b) {
+    return _mm256_sub_ps(a, b);
+  }
+  static F fma(F a, F b, F c) {
+    return _mm256_fmadd_ps(a, b, c);
+  }
   static void store_planes(int8_t*, const float*, F) {}
   static void finish_planes(const int8_t*, const IntFormat&, const float*, float*) {}
   static void store_int16(int16_t* p, I a, I b) {
@@ -140,8 +175,9 @@ struct V {
 
 namespace speech::cpu {
 
-const MatmulKernels kAvx2Matmul = {kPanelRows,     false,          unpack_words, unpack_float,
-                                   multiply_words, multiply_float, quantize};
+const MatmulKernels kAvx2Matmul = {kPanelRows,   false,          unpack,
+                                   unpack_float, multiply_words, multiply_float,
+                                   direct,       direct_float,   quantize};
 
 }  // namespace speech::cpu
 

@@ -28,11 +28,12 @@ struct V {
   static __m128i load128(const uint8_t* p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   }
-  static I rows(const uint8_t* const* at, int64_t offset) {
-    I v = _mm512_castsi128_si512(load128(at[0] + offset));
-    v = _mm512_inserti32x4(v, load128(at[4] + offset), 1);
-    v = _mm512_inserti32x4(v, load128(at[8] + offset), 2);
-    return _mm512_inserti32x4(v, load128(at[12] + offset), 3);
+  // 16 bytes of each fourth row.
+  static I rows(const uint8_t* p, int64_t four) {
+    I v = _mm512_castsi128_si512(load128(p));
+    v = _mm512_inserti32x4(v, load128(p + four), 1);
+    v = _mm512_inserti32x4(v, load128(p + 2 * four), 2);
+    return _mm512_inserti32x4(v, load128(p + 3 * four), 3);
   }
   static I zero() { return _mm512_setzero_si512(); }
   static F zero_f() { return _mm512_setzero_ps(); }
@@ -42,10 +43,6 @@ struct V {
   static F load_f(const float* p) { return _mm512_loadu_ps(p); }
   static F load_half(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  }
-  static F load_bf16(const uint8_t* p) {
-    __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
   }
   static void store(void* p, I v) { _mm512_storeu_si512(p, v); }
   static void store_f(float* p, F v) { _mm512_storeu_ps(p, v); }
@@ -65,6 +62,7 @@ struct V {
   static I high64(I a, I b) { return _mm512_unpackhi_epi64(a, b); }
   static I and_(I a, I b) { return _mm512_and_si512(a, b); }
   static I or_(I a, I b) { return _mm512_or_si512(a, b); }
+  static I xor_(I a, I b) { return _mm512_xor_si512(a, b); }
   template <int kBits>
   static I srl32(I a) {
     return _mm512_srli_epi32(a, kBits);
@@ -110,13 +108,59 @@ struct V {
                              8);
   }
   static I dot(I sum, I a, I b) { return _mm512_dpwssd_epi32(sum, a, b); }
+  static I dot_bytes(I sum, I a, I b) { return _mm512_dpbusd_epi32(sum, a, b); }
   static F to_float(I a) { return _mm512_cvtepi32_ps(a); }
   static I to_int(F a) { return _mm512_cvtps_epi32(a); }  // to nearest even
   // f16 in the low half of each 32-bit element.
   static F half_low(I a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
-  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
-  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
-  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F as_float(I a) { return _mm512_castsi512_ps(a); }
+  // Pairs of f16 in 32-bit elements: all the low ones, all the high ones.
+  static void halves(I a, F& even, F& odd) {
+    I order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28,
+                               26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    a = _mm512_permutexvar_epi16(order, a);
+    even = _mm512_cvtph_ps(_mm512_castsi512_si256(a));
+    odd = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(a, 1));
+  }
+  // 16 x 16 elements of 32 bits.
+  static void transpose(I (&m)[16]) {
+    I t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+      t[i] = low32(m[i], m[i + 1]);
+      t[i + 1] = high32(m[i], m[i + 1]);
+    }
+    // Then m[4 b + q]: lane L holds column 4 L + q of rows 4 b .. 4 b + 3.
+#pragma GCC unroll 4
+    for (int b = 0; b < 16; b += 4) {
+      m[b] = low64(t[b], t[b + 2]);
+      m[b + 1] = high64(t[b], t[b + 2]);
+      m[b + 2] = low64(t[b + 1], t[b + 3]);
+      m[b + 3] = high64(t[b + 1], t[b + 3]);
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+      I a = _mm512_shuffle_i32x4(m[q], m[4 + q], 0x88),
+        b = _mm512_shuffle_i32x4(m[q], m[4 + q], 0xdd);
+      I c = _mm512_shuffle_i32x4(m[8 + q], m[12 + q], 0x88);
+      I d = _mm512_shuffle_i32x4(m[8 + q], m[12 + q], 0xdd);
+      t[q] = _mm512_shuffle_i32x4(a, c, 0x88);
+      t[8 + q] = _mm512_shuffle_i32x4(a, c, 0xdd);
+      t[4 + q] = _mm512_shuffle_i32x4(b, d, 0x88);
+      t[12 + q] = _mm512_shuffle_i32x4(b, d, 0xdd);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) m[i] = t[i];
+  }
+  static F mul(F a, F b) {
+    return _mm512_mul_ps(a, b);
+  }
+  static F sub(F a, F b) {
+    return _mm512_sub_ps(a, b);
+  }
+  static F fma(F a, F b, F c) {
+    return _mm512_fmadd_ps(a, b, c);
+  }
   // kScaleColumns values: the high plane at p, the low one kUnitColumns behind.
   static void store_planes(int8_t* p, const float* x, F factor) {
     for (int c = 0; c < kScaleColumns; c += 16) {
@@ -171,123 +215,7 @@ struct V {
 namespace speech::cpu {
 namespace {
 
-// ---------------------------------------------------------------- bytes
-
 constexpr int kFourStep = 4 * kPanelRows;  // bytes of four columns of a panel
-
-// out[c] for the 16 columns that begin at `offset`, with 128 added.
-inline void unpack_q8_0_bytes(const Rows& rows, int64_t col, int columns, uint8_t* out) {
-  I top = V::set32(static_cast<int>(0x80808080));
-  for (int64_t offset = col / 32 * 34; columns > 0; columns -= 32, offset += 34) {
-    for (int half = 0; half < 2; ++half) {
-      Four u = transpose_dwords(rows, offset + 2 + 16 * half);
-      for (int q = 0; q < 4; ++q, out += kFourStep) V::store(out, _mm512_xor_si512(u.v[q], top));
-    }
-  }
-}
-
-inline void unpack_q4_k_bytes(const Rows& rows, int64_t col, uint8_t* out, float* scales,
-                              float* biases) {
-  int64_t offset = col / 256 * 144;
-  KHeader h(rows, offset, biases);
-  KHeader::products(scales, h.d, h.scale, std::make_integer_sequence<int, 8>{});
-  I low = V::set32(0x0f0f0f0f);
-  for (int chunk = 0; chunk < 4; ++chunk) {
-    for (int half = 0; half < 2; ++half) {
-      Four u = transpose_dwords(rows, offset + 16 + 32 * chunk + 16 * half);
-      uint8_t* at = out + (16 * chunk + 4 * half) * kFourStep;
-      for (int q = 0; q < 4; ++q, at += kFourStep) {
-        V::store(at, V::and_(u.v[q], low));
-        V::store(at + 8 * kFourStep, V::and_(V::srl32<4>(u.v[q]), low));
-      }
-    }
-  }
-}
-
-inline void unpack_q5_k_bytes(const Rows& rows, int64_t col, uint8_t* out, float* scales,
-                              float* biases) {
-  int64_t offset = col / 256 * 176;
-  KHeader h(rows, offset, biases);
-  KHeader::products(scales, h.d, h.scale, std::make_integer_sequence<int, 8>{});
-  I low = V::set32(0x0f0f0f0f), fifth = V::set32(0x10101010);
-  for (int half = 0; half < 2; ++half) {
-    Four bits = transpose_dwords(rows, offset + 16 + 16 * half);
-    auto chunk_of = [&](auto index) {
-      constexpr int chunk = decltype(index)::value;
-      Four u = transpose_dwords(rows, offset + 48 + 32 * chunk + 16 * half);
-      uint8_t* at = out + (16 * chunk + 4 * half) * kFourStep;
-      for (int q = 0; q < 4; ++q, at += kFourStep) {
-        I even = V::and_(V::shift32<4 - 2 * chunk>(bits.v[q]), fifth);
-        I odd = V::and_(V::shift32<3 - 2 * chunk>(bits.v[q]), fifth);
-        V::store(at, V::or_(V::and_(u.v[q], low), even));
-        V::store(at + 8 * kFourStep, V::or_(V::and_(V::srl32<4>(u.v[q]), low), odd));
-      }
-    };
-    chunk_of(Index<0>{});
-    chunk_of(Index<1>{});
-    chunk_of(Index<2>{});
-    chunk_of(Index<3>{});
-  }
-}
-
-// Columns 4 kFour .. 4 kFour + 3 of 32 (in the order of IntFormat), one per byte.
-template <int kBits, int kFour>
-inline I affine_four(const I* words) {
-  if constexpr (kBits == 8) {
-    return words[kFour];
-  } else if constexpr (kBits == 4) {
-    return V::and_(V::srl32<4 * (kFour % 2)>(words[kFour / 2]), V::set32(0x0f0f0f0f));
-  } else if constexpr (kBits == 2) {
-    return V::and_(V::srl32<2 * (kFour % 4)>(words[kFour / 4]), V::set32(0x03030303));
-  } else {
-    return V::or_(V::or_(affine_code<kBits, 4 * kFour, 0>(words),
-                         affine_code<kBits, 4 * kFour + 1, 8>(words)),
-                  V::or_(affine_code<kBits, 4 * kFour + 2, 16>(words),
-                         affine_code<kBits, 4 * kFour + 3, 24>(words)));
-  }
-}
-
-template <int kBits, int... kFours>
-inline void affine_fours(uint8_t* out, const I* words, Indices<kFours...>) {
-  (V::store(out + kFours * kFourStep, affine_four<kBits, kFours>(words)), ...);
-}
-
-void unpack(const PackedRows& w, const IntFormat& format, int64_t row, int64_t col, int columns,
-            int64_t ahead, const IntPanel& panel) {
-  if (!format.bytes) {
-    unpack_words(w, format, row, col, columns, ahead, panel);
-    return;
-  }
-  for (int half = 0; half < 2; ++half) {
-    int64_t first = row + half * kLanes;
-    Rows rows(w.data, w.row_bytes, w.rows, first, ahead);
-    uint8_t* out = reinterpret_cast<uint8_t*>(panel.values) + half * 4 * kLanes;
-    float* scales = panel.scales + half * kLanes;
-    float* biases = panel.biases + half * kLanes;
-    switch (w.type) {
-      case WeightType::q8_0:
-        unpack_q8_0_scales(rows, col, columns, scales);
-        unpack_q8_0_bytes(rows, col, columns, out);
-        break;
-      case WeightType::q5_k:
-        unpack_q5_k_bytes(rows, col, out, scales, biases);
-        break;
-      case WeightType::q4_k:
-        unpack_q4_k_bytes(rows, col, out, scales, biases);
-        break;
-      default:
-        unpack_affine_scales(w.scales, w, first, col, columns, scales);
-        unpack_affine_scales(w.biases, w, first, col, columns, biases);
-        for_bits(w.bits, [&](auto bits) {
-          affine_words<decltype(bits)::value>(
-              rows, w.row_bytes, col, columns, [&](int c, const I* words) {
-                affine_fours<decltype(bits)::value>(out + c / 4 * kFourStep, words,
-                                                    std::make_integer_sequence<int, 8>{});
-              });
-        });
-    }
-  }
-}
 
 // As int_tile, with two sums per output: of the high and of the low plane.
 template <int kRows, int kSplit>
@@ -453,8 +381,8 @@ void multiply(const IntUnit& u) {
 
 }  // namespace
 
-const MatmulKernels kAvx512Matmul = {kPanelRows, true,           unpack,  unpack_float,
-                                     multiply,   multiply_float, quantize};
+const MatmulKernels kAvx512Matmul = {kPanelRows,     true,   unpack,       unpack_float, multiply,
+                                     multiply_float, direct, direct_float, quantize};
 
 }  // namespace speech::cpu
 

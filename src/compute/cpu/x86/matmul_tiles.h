@@ -7,6 +7,9 @@
 // rows in order.
 #pragma once
 
+#define SPEECH_INLINE __attribute__((always_inline)) inline
+#define SPEECH_INLINE_LAMBDA __attribute__((always_inline))
+
 namespace speech::cpu {
 namespace {
 
@@ -14,29 +17,31 @@ using I = V::I;
 using F = V::F;
 constexpr int kLanes = V::kLanes;          // 32-bit elements of a register
 constexpr int kPanelRows = 2 * kLanes;     // rows of a panel: two registers wide
-constexpr int kPairStep = 2 * kPanelRows;  // int16 values of one pair of columns
+constexpr int kPairStep = 2 * kPanelRows;  // int16 values of a pair of columns, bytes of four
 
-// ---------------------------------------------------------------- unpacking
+// ---------------------------------------------------------------- reading
 
-// Pointers to one register's worth of rows, the last row repeated past the end.
+// One register's worth of rows. `next` is where the bytes lie that will be read later, after these:
+// reading asks for as many of them as it reads, in the order of the addresses. (Rows are far apart;
+// a processor that is left to find a dozen such streams by itself reads at a third of the memory's
+// speed.)
 struct Rows {
-  const uint8_t* at[kLanes];
-  int64_t ahead;  // what is unpacked next lies this many bytes further on
+  const uint8_t* first[4];  // rows 0 .. 3: so few pointers stay in registers
+  int64_t four;             // from a row to the fourth after it
+  const uint8_t* next;
 
-  Rows(const uint8_t* data, int64_t row_bytes, int64_t rows, int64_t row, int64_t ahead_ = 0)
-      : ahead(ahead_) {
-    for (int i = 0; i < kLanes; ++i) {
-      at[i] = data + row_bytes * (row + i < rows ? row + i : rows - 1);
-    }
+  Rows(const uint8_t* data, int64_t row_bytes, int64_t row, const uint8_t* next_ = nullptr)
+      : four(4 * row_bytes), next(next_) {
+    for (int i = 0; i < 4; ++i) first[i] = data + row_bytes * (row + i);
   }
+  const uint8_t* at(int i) const { return first[i % 4] + i / 4 * four; }
 
-  // Asks for a quarter of the lines that the same place of the next unit covers: four neighbouring
-  // calls ask for all of them.
-  void prefetch(int64_t offset) const {
-    const uint8_t* const* some = at + (offset >> 4 & 3);
-    for (int i = 0; i < kLanes; i += 4) {
-      _mm_prefetch(reinterpret_cast<const char*>(some[i] + offset + ahead), _MM_HINT_T0);
+  void prefetch(int bytes) {
+    if (!next) return;
+    for (int i = 0; i < bytes; i += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T1);
     }
+    next += bytes;
   }
 };
 
@@ -46,70 +51,109 @@ struct Four {
 
 // 16 bytes of each row: v[q] holds, per 128-bit lane L, the 16-bit words 2q of rows 4L .. 4L + 3
 // and then the words 2q + 1.
-inline Four transpose_words(const Rows& rows, int64_t offset) {
-  rows.prefetch(offset);
-  I a0 = V::rows(rows.at, offset), a1 = V::rows(rows.at + 1, offset);
-  I a2 = V::rows(rows.at + 2, offset), a3 = V::rows(rows.at + 3, offset);
+SPEECH_INLINE Four transpose_words(const Rows& rows, int64_t offset) {
+  I a0 = V::rows(rows.first[0] + offset, rows.four),
+    a1 = V::rows(rows.first[1] + offset, rows.four);
+  I a2 = V::rows(rows.first[2] + offset, rows.four),
+    a3 = V::rows(rows.first[3] + offset, rows.four);
   I t0 = V::low16(a0, a1), t1 = V::high16(a0, a1), t2 = V::low16(a2, a3), t3 = V::high16(a2, a3);
   return {{V::low32(t0, t2), V::high32(t0, t2), V::low32(t1, t3), V::high32(t1, t3)}};
 }
 
 // 16 bytes of each row: v[q] holds the 32-bit word q of every row.
-inline Four transpose_dwords(const Rows& rows, int64_t offset) {
-  if (rows.ahead) rows.prefetch(offset);
-  I a0 = V::rows(rows.at, offset), a1 = V::rows(rows.at + 1, offset);
-  I a2 = V::rows(rows.at + 2, offset), a3 = V::rows(rows.at + 3, offset);
+SPEECH_INLINE Four transpose_dwords(const Rows& rows, int64_t offset) {
+  I a0 = V::rows(rows.first[0] + offset, rows.four),
+    a1 = V::rows(rows.first[1] + offset, rows.four);
+  I a2 = V::rows(rows.first[2] + offset, rows.four),
+    a3 = V::rows(rows.first[3] + offset, rows.four);
   I t0 = V::low32(a0, a1), t1 = V::high32(a0, a1), t2 = V::low32(a2, a3), t3 = V::high32(a2, a3);
   return {{V::low64(t0, t2), V::high64(t0, t2), V::low64(t1, t3), V::high64(t1, t3)}};
 }
-
-// Writes bytes (words of two columns, as transpose_words leaves them) as two pairs of int16.
-inline void store_pairs(int16_t* out, I bytes) {
-  I zero = V::zero();
-  V::store(out, V::low8(bytes, zero));
-  V::store(out + kPairStep, V::high8(bytes, zero));
+// Either, and the next bytes are on their way.
+SPEECH_INLINE Four read_dwords(Rows& rows, int64_t offset) {
+  rows.prefetch(16 * kLanes);
+  return transpose_dwords(rows, offset);
 }
-inline void store_pairs_signed(int16_t* out, I bytes) {
-  V::store(out, V::template sra16<8>(V::low8(bytes, bytes)));
-  V::store(out + kPairStep, V::template sra16<8>(V::high8(bytes, bytes)));
-}
-inline void store_pairs_scaled(int16_t* out, I bytes, I scale) {
-  I zero = V::zero();
-  V::store(out, V::mul16(V::low8(bytes, zero), scale));
-  V::store(out + kPairStep, V::mul16(V::high8(bytes, zero), scale));
+template <bool kBytes>
+SPEECH_INLINE Four read(Rows& rows, int64_t offset) {
+  rows.prefetch(16 * kLanes);
+  if constexpr (kBytes) {
+    return transpose_dwords(rows, offset);
+  } else {
+    return transpose_words(rows, offset);
+  }
 }
 
-// Transposes [kLanes, 8] floats to [columns, panel_rows], columns <= 8.
-inline void store_columns(float* out, const float* rows, int columns) {
-  Rows at(reinterpret_cast<const uint8_t*>(rows), 32, kLanes, 0);
-  Four half[2] = {transpose_dwords(at, 0), transpose_dwords(at, 16)};
-  for (int c = 0; c < columns; ++c) V::store(out + c * kPanelRows, half[c / 4].v[c % 4]);
+// What of an IntFormat is known for a type. kGroup 0: only at run time.
+template <bool kBytes_, int kGroup_, bool kOffset_ = false>
+struct Layout {
+  static constexpr bool kBytes = kBytes_;
+  static constexpr int kGroup = kGroup_;
+  static constexpr bool kOffset = kOffset_;
+  static constexpr int kCodes = kBytes ? 8 : 16;  // registers of 32 columns
+};
+using Q8_0 = Layout<V::kBytes, 32, V::kBytes>;
+using Q6K = Layout<false, 32>;  // its groups of 16 are too short for a float scale each
+using Q5K = Layout<V::kBytes, 32>;
+using Q4K = Layout<V::kBytes, V::kBytes ? 32 : 64>;
+using Affine = Layout<V::kBytes, 0>;
+
+// What follows hands a unit's codes, in registers, to take.put<layout>(column, get): for each 32
+// columns, in order, get(Index<i>) are the registers i of them, of four columns each as bytes or of
+// two as words.
+
+// Register kIndex of the columns that read() has read.
+template <bool kBytes, int kIndex>
+SPEECH_INLINE I quarter(const Four* u) {
+  if constexpr (kBytes) {
+    return u[kIndex / 4].v[kIndex % 4];
+  } else {
+    return u[kIndex / 8].v[kIndex % 8 / 2];
+  }
+}
+// Bytes stay; of words of two columns one half is spread to pairs of int16.
+template <bool kBytes, int kIndex>
+SPEECH_INLINE I widen(I bytes) {
+  if constexpr (kBytes) return bytes;
+  return kIndex % 2 == 0 ? V::low8(bytes, V::zero()) : V::high8(bytes, V::zero());
+}
+// The same for signed bytes, which remain bytes with 128 added.
+template <bool kBytes, int kIndex>
+SPEECH_INLINE I widen_signed(I bytes) {
+  if constexpr (kBytes) return V::xor_(bytes, V::set32(static_cast<int>(0x80808080)));
+  return V::template sra16<8>(kIndex % 2 == 0 ? V::low8(bytes, bytes) : V::high8(bytes, bytes));
+}
+// Words only: times the integer scale of their group.
+template <bool kBytes>
+SPEECH_INLINE I scaled(I codes, I scale) {
+  if constexpr (kBytes) return codes;
+  return V::mul16(codes, scale);
 }
 
-inline float half_at(const uint8_t* p) {
+SPEECH_INLINE float half_at(const uint8_t* p) {
   uint16_t h;
   __builtin_memcpy(&h, p, 2);
   return _cvtsh_ss(h);
 }
 
-inline void unpack_q8_0(const Rows& rows, int64_t col, int columns, int16_t* values) {
-  int64_t block = col / 32;
-  for (int b = 0; b < columns / 32; ++b) {
-    int64_t offset = (block + b) * 34;
-    for (int half = 0; half < 2; ++half) {
-      Four u = transpose_words(rows, offset + 2 + 16 * half);
-      int16_t* out = values + (16 * b + 8 * half) * kPairStep;
-      for (int q = 0; q < 4; ++q) store_pairs_signed(out + 2 * q * kPairStep, u.v[q]);
-    }
+template <typename Take>
+SPEECH_INLINE void read_q8_0(Rows& rows, int64_t col, int columns, Take& take) {
+  int64_t offset = col / 32 * 34 + 2;
+  for (int c = 0; c < columns; c += 32, offset += 34) {
+    Four u[2] = {read<V::kBytes>(rows, offset), read<V::kBytes>(rows, offset + 16)};
+    take.template put<Q8_0>(c, [&](auto i) SPEECH_INLINE_LAMBDA {
+      return widen_signed<V::kBytes, i.value>(quarter<V::kBytes, i.value>(u));
+    });
   }
 }
 
 // The scales of q8_0 blocks, 34 bytes apart. Gathers are slower than these copies.
-inline void unpack_q8_0_scales(const Rows& rows, int64_t col, int columns, float* scales) {
+inline void read_q8_0_scales(Rows& rows, int64_t col, int columns, float* scales) {
   alignas(64) uint16_t d[kUnitColumns / 32][kLanes];
   int count = columns / 32;
+  rows.prefetch(2 * kLanes * count);
   for (int i = 0; i < kLanes; ++i) {
-    const uint8_t* from = rows.at[i] + col / 32 * 34;
+    const uint8_t* from = rows.at(i) + col / 32 * 34;
     for (int b = 0; b < count; ++b) __builtin_memcpy(&d[b][i], from + b * 34, 2);
   }
   for (int b = 0; b < count; ++b) {
@@ -117,21 +161,20 @@ inline void unpack_q8_0_scales(const Rows& rows, int64_t col, int columns, float
   }
 }
 
-// Scales and minima of q4_k and q5_k: the first 16 bytes of a block. Byte j % 4 of element [j / 4]
-// belongs to group j.
+// Scales and minima of q4_k and q5_k: the first 16 bytes of a block.
 struct KHeader {
   F d;
-  I scale[2], min[2];
+  I scale[2];  // byte j % 4 of element [j / 4] belongs to group j
 
-  KHeader(const Rows& rows, int64_t offset, float* biases) {
-    Four h = transpose_dwords(rows, offset);
+  // Writes biases [group, panel_rows].
+  KHeader(Rows& rows, int64_t offset, float* biases) {
+    Four h = read_dwords(rows, offset);
     d = V::half_low(h.v[0]);
     I six = V::set32(0x3f3f3f3f), four = V::set32(0x0f0f0f0f), two = V::set32(0x30303030);
     scale[0] = V::and_(h.v[1], six);
-    min[0] = V::and_(h.v[2], six);
     scale[1] = V::or_(V::and_(h.v[3], four), V::and_(V::template srl32<2>(h.v[1]), two));
-    min[1] = V::or_(V::and_(V::template srl32<4>(h.v[3]), four),
-                    V::and_(V::template srl32<2>(h.v[2]), two));
+    I min[2] = {V::and_(h.v[2], six), V::or_(V::and_(V::template srl32<4>(h.v[3]), four),
+                                             V::and_(V::template srl32<2>(h.v[2]), two))};
     F minus_dmin = V::sub(V::zero_f(), V::half_low(V::template srl32<16>(h.v[0])));
     products(biases, minus_dmin, min, std::make_integer_sequence<int, 8>{});
   }
@@ -148,114 +191,116 @@ struct KHeader {
   }
 };
 
-// The integer scales, twice per row (for a pair of columns), and d for each group of the format.
+// What multiplies the sums of groups. Bytes: d * scale for each; words: d, as their codes are
+// multiplied by the integer scales, which are given back twice per row (for a pair of columns).
 struct KGroups {
   I scale[8];
 
+  KGroups(Rows& rows, int64_t offset, int group, float* scales, float* biases)
+      : KGroups(KHeader(rows, offset, biases), group, scales,
+                std::make_integer_sequence<int, 8>{}) {}
   template <int... kGroups>
-  KGroups(const KHeader& h, int group, float* scales, Indices<kGroups...>)
+  KGroups(const KHeader& h, int group, float* scales, Indices<kGroups...> all)
       : scale{V::template spread_byte<kGroups % 4>(h.scale[kGroups / 4])...} {
-    for (int g = 0; g < kUnitColumns / group; ++g) V::store_f(scales + g * kPanelRows, h.d);
+    if constexpr (V::kBytes) {
+      KHeader::products(scales, h.d, h.scale, all);
+    } else {
+      for (int g = 0; g < kUnitColumns / group; ++g) V::store_f(scales + g * kPanelRows, h.d);
+    }
   }
 };
 
-inline KGroups unpack_k_groups(const Rows& rows, int64_t offset, int group, float* scales,
-                               float* biases) {
-  return KGroups(KHeader(rows, offset, biases), group, scales,
-                 std::make_integer_sequence<int, 8>{});
-}
-
-inline void unpack_q4_k(const Rows& rows, int64_t col, int group, int16_t* values, float* scales,
-                        float* biases) {
+template <typename Take>
+SPEECH_INLINE void read_q4_k(Rows& rows, int64_t col, int group, float* scales, float* biases,
+                             Take& take) {
+  constexpr bool kBytes = V::kBytes;
   int64_t offset = col / 256 * 144;
-  KGroups k = unpack_k_groups(rows, offset, group, scales, biases);
+  KGroups k(rows, offset, group, scales, biases);
+  offset += 16;
   I low = V::set32(0x0f0f0f0f);
-  for (int chunk = 0; chunk < 4; ++chunk) {
-    for (int half = 0; half < 2; ++half) {
-      Four u = transpose_words(rows, offset + 16 + 32 * chunk + 16 * half);
-      int16_t* out = values + (32 * chunk + 8 * half) * kPairStep;
-      for (int q = 0; q < 4; ++q) {
-        store_pairs_scaled(out + 2 * q * kPairStep, V::and_(u.v[q], low), k.scale[2 * chunk]);
-        store_pairs_scaled(out + (16 + 2 * q) * kPairStep,
-                           V::and_(V::template srl32<4>(u.v[q]), low), k.scale[2 * chunk + 1]);
-      }
-    }
+  for (int c = 0; c < kUnitColumns; c += 64, offset += 32) {
+    Four u[2] = {read<kBytes>(rows, offset), read<kBytes>(rows, offset + 16)};
+    take.template put<Q4K>(c, [&](auto i) SPEECH_INLINE_LAMBDA {
+      I codes = V::and_(quarter<kBytes, i.value>(u), low);
+      return scaled<kBytes>(widen<kBytes, i.value>(codes), k.scale[c / 32]);
+    });
+    take.template put<Q4K>(c + 32, [&](auto i) SPEECH_INLINE_LAMBDA {
+      I codes = V::and_(V::template srl32<4>(quarter<kBytes, i.value>(u)), low);
+      return scaled<kBytes>(widen<kBytes, i.value>(codes), k.scale[c / 32 + 1]);
+    });
   }
 }
 
-inline void unpack_q5_k(const Rows& rows, int64_t col, int group, int16_t* values, float* scales,
-                        float* biases) {
+template <typename Take>
+SPEECH_INLINE void read_q5_k(Rows& rows, int64_t col, int group, float* scales, float* biases,
+                             Take& take) {
+  constexpr bool kBytes = V::kBytes;
   int64_t offset = col / 256 * 176;
-  KGroups k = unpack_k_groups(rows, offset, group, scales, biases);
+  KGroups k(rows, offset, group, scales, biases);
+  // Bit g of each byte of these belongs to group g; it goes to bit 4.
+  Four bits[2] = {read<kBytes>(rows, offset + 16), read<kBytes>(rows, offset + 32)};
   I low = V::set32(0x0f0f0f0f), fifth = V::set32(0x10101010);
-  for (int half = 0; half < 2; ++half) {
-    Four bits = transpose_words(rows, offset + 16 + 16 * half);
-    auto chunk_of = [&](auto index) {
-      constexpr int chunk = decltype(index)::value;
-      Four u = transpose_words(rows, offset + 48 + 32 * chunk + 16 * half);
-      int16_t* out = values + (32 * chunk + 8 * half) * kPairStep;
-      for (int q = 0; q < 4; ++q) {
-        // Bit g of each byte of qh belongs to group g; it goes to bit 4.
-        I even = V::template shift32<4 - 2 * chunk>(bits.v[q]);
-        I odd = V::template shift32<3 - 2 * chunk>(bits.v[q]);
-        I a = V::or_(V::and_(u.v[q], low), V::and_(even, fifth));
-        I b = V::or_(V::and_(V::template srl32<4>(u.v[q]), low), V::and_(odd, fifth));
-        store_pairs_scaled(out + 2 * q * kPairStep, a, k.scale[2 * chunk]);
-        store_pairs_scaled(out + (16 + 2 * q) * kPairStep, b, k.scale[2 * chunk + 1]);
-      }
-    };
-    chunk_of(Index<0>{});
-    chunk_of(Index<1>{});
-    chunk_of(Index<2>{});
-    chunk_of(Index<3>{});
-  }
+  auto chunk_of = [&](auto index) SPEECH_INLINE_LAMBDA {
+    constexpr int chunk = index.value;
+    int64_t at = offset + 48 + 32 * chunk;
+    Four u[2] = {read<kBytes>(rows, at), read<kBytes>(rows, at + 16)};
+    take.template put<Q5K>(64 * chunk, [&](auto i) SPEECH_INLINE_LAMBDA {
+      I bit = V::template shift32<4 - 2 * chunk>(quarter<kBytes, i.value>(bits));
+      I codes = V::or_(V::and_(quarter<kBytes, i.value>(u), low), V::and_(bit, fifth));
+      return scaled<kBytes>(widen<kBytes, i.value>(codes), k.scale[2 * chunk]);
+    });
+    take.template put<Q5K>(64 * chunk + 32, [&](auto i) SPEECH_INLINE_LAMBDA {
+      I bit = V::template shift32<3 - 2 * chunk>(quarter<kBytes, i.value>(bits));
+      I codes = V::or_(V::and_(V::template srl32<4>(quarter<kBytes, i.value>(u)), low),
+                       V::and_(bit, fifth));
+      return scaled<kBytes>(widen<kBytes, i.value>(codes), k.scale[2 * chunk + 1]);
+    });
+  };
+  chunk_of(Index<0>{});
+  chunk_of(Index<1>{});
+  chunk_of(Index<2>{});
+  chunk_of(Index<3>{});
 }
 
-inline void unpack_q6_k(const Rows& rows, int64_t col, int group, int16_t* values, float* scales) {
+template <typename Take>
+SPEECH_INLINE void read_q6_k(Rows& rows, int64_t col, int group, float* scales, Take& take) {
   int64_t offset = col / 256 * 210;
   alignas(64) float d[kLanes];
-  for (int i = 0; i < kLanes; ++i) d[i] = half_at(rows.at[i] + offset + 208);
+  rows.prefetch(2 * kLanes);
+  for (int i = 0; i < kLanes; ++i) d[i] = half_at(rows.at(i) + offset + 208);
   F df = V::load_f(d);
   for (int g = 0; g < kUnitColumns / group; ++g) V::store_f(scales + g * kPanelRows, df);
-  Four s = transpose_dwords(rows, offset + 192);
+  Four s = read_dwords(rows, offset + 192);
   I low = V::set32(0x0f0f0f0f), two = V::set32(0x30303030), bias = V::set32(0x00200020);
-  I zero = V::zero();
-  auto store = [&](int16_t* out, I bytes, I scale) {
-    V::store(out, V::mul16(V::sub16(V::low8(bytes, zero), bias), scale));
-    V::store(out + kPairStep, V::mul16(V::sub16(V::high8(bytes, zero), bias), scale));
-  };
-  for (int half = 0; half < 2; ++half) {
-    I s0 = s.v[2 * half], s1 = s.v[2 * half + 1];
-    auto part_of = [&](auto index) {
-      constexpr int part = decltype(index)::value;  // which 16 of the 32 columns
-      Four a = transpose_words(rows, offset + 64 * half + 16 * part);
-      Four b = transpose_words(rows, offset + 64 * half + 32 + 16 * part);
-      Four h = transpose_words(rows, offset + 128 + 32 * half + 16 * part);
-      I c0 = V::template spread_signed<part>(s0), c1 = V::template spread_signed<part + 2>(s0);
-      I c2 = V::template spread_signed<part>(s1), c3 = V::template spread_signed<part + 2>(s1);
-      int16_t* out = values + (64 * half + 8 * part) * kPairStep;
-      for (int q = 0; q < 4; ++q) {
-        I high = h.v[q];
-        I v0 = V::or_(V::and_(a.v[q], low), V::and_(V::template sll32<4>(high), two));
-        I v1 = V::or_(V::and_(b.v[q], low), V::and_(V::template sll32<2>(high), two));
-        I v2 = V::or_(V::and_(V::template srl32<4>(a.v[q]), low), V::and_(high, two));
-        I v3 = V::or_(V::and_(V::template srl32<4>(b.v[q]), low),
-                      V::and_(V::template srl32<2>(high), two));
-        store(out + 2 * q * kPairStep, v0, c0);
-        store(out + (16 + 2 * q) * kPairStep, v1, c1);
-        store(out + (32 + 2 * q) * kPairStep, v2, c2);
-        store(out + (48 + 2 * q) * kPairStep, v3, c3);
-      }
+  for (int half = 0; half < 2; ++half, offset += 64) {
+    Four a[2] = {read<false>(rows, offset), read<false>(rows, offset + 16)};
+    Four b[2] = {read<false>(rows, offset + 32), read<false>(rows, offset + 48)};
+    int64_t at = offset + 128 - 32 * half;
+    Four h[2] = {read<false>(rows, at), read<false>(rows, at + 16)};
+    auto group_of = [&](auto index) SPEECH_INLINE_LAMBDA {
+      constexpr int g = index.value;
+      // Scales of the first and of the last 16 columns.
+      I first = V::template spread_signed<g % 2 * 2>(s.v[2 * half + g / 2]);
+      I last = V::template spread_signed<g % 2 * 2 + 1>(s.v[2 * half + g / 2]);
+      take.template put<Q6K>(128 * half + 32 * g, [&](auto i) SPEECH_INLINE_LAMBDA {
+        I four = quarter<false, i.value>(g % 2 == 0 ? a : b);
+        if (g >= 2) four = V::template srl32<4>(four);
+        I top = V::template shift32<4 - 2 * g>(quarter<false, i.value>(h));
+        I codes = V::or_(V::and_(four, low), V::and_(top, two));
+        return V::mul16(V::sub16(widen<false, i.value>(codes), bias), i.value < 8 ? first : last);
+      });
     };
-    part_of(Index<0>{});
-    part_of(Index<1>{});
+    group_of(Index<0>{});
+    group_of(Index<1>{});
+    group_of(Index<2>{});
+    group_of(Index<3>{});
   }
 }
 
 // Code kIndex of a stream of kBits-bit codes whose 32-bit words are in `words`, moved so that it
 // begins at bit kTo.
 template <int kBits, int kIndex, int kTo>
-inline I affine_code(const I* words) {
+SPEECH_INLINE I affine_code(const I* words) {
   constexpr int word = kIndex * kBits / 32, shift = kIndex * kBits % 32;
   I v = V::template shift32<kTo - shift>(words[word]);
   if constexpr (shift + kBits > 32) {
@@ -264,47 +309,66 @@ inline I affine_code(const I* words) {
   return V::and_(v, V::set32(static_cast<int>(((1u << kBits) - 1) << kTo)));
 }
 
-template <int kBits, int kPair>
-inline I affine_pair(const I* words) {
-  return V::or_(affine_code<kBits, 2 * kPair, 0>(words),
-                affine_code<kBits, 2 * kPair + 1, 16>(words));
+// Register kIndex of 32 columns. Bytes of 2 and 4 bits: in the order of IntFormat.
+template <bool kBytes, int kBits, int kIndex>
+SPEECH_INLINE I affine_codes(const I* words) {
+  if constexpr (!kBytes) {
+    return V::or_(affine_code<kBits, 2 * kIndex, 0>(words),
+                  affine_code<kBits, 2 * kIndex + 1, 16>(words));
+  } else if constexpr (kBits == 8) {
+    return words[kIndex];
+  } else if constexpr (kBits == 4) {
+    return V::and_(V::template srl32<4 * (kIndex % 2)>(words[kIndex / 2]), V::set32(0x0f0f0f0f));
+  } else if constexpr (kBits == 2) {
+    return V::and_(V::template srl32<2 * (kIndex % 4)>(words[kIndex / 4]), V::set32(0x03030303));
+  } else {
+    return V::or_(V::or_(affine_code<kBits, 4 * kIndex, 0>(words),
+                         affine_code<kBits, 4 * kIndex + 1, 8>(words)),
+                  V::or_(affine_code<kBits, 4 * kIndex + 2, 16>(words),
+                         affine_code<kBits, 4 * kIndex + 3, 24>(words)));
+  }
 }
 
-template <int kBits, int... kPairs>
-inline void affine_pairs(int16_t* out, const I* words, Indices<kPairs...>) {
-  (V::store(out + kPairs * kPairStep, affine_pair<kBits, kPairs>(words)), ...);
-}
-
-// Calls body(c, words) for each 32 columns, c from 0; `words` are their kBits 32-bit words.
-template <int kBits, typename Body>
-inline void affine_words(const Rows& rows, int64_t row_bytes, int64_t col, int columns,
-                         const Body& body) {
-  for (int c = 0; c < columns; c += 128) {
+template <int kBits, typename Take>
+SPEECH_INLINE void read_affine(Rows& rows, int64_t row_bytes, int64_t col, int columns,
+                               Take& take) {
+  // As many columns as fill whole reads of 16 bytes.
+  constexpr int kChunk = kBits % 4 == 0 ? 32 : kBits == 2 ? 64 : 128;
+  constexpr int kReads = kChunk * kBits / 128;
+  for (int c = 0; c < columns; c += kChunk) {
     int64_t offset = (col + c) / 32 * (4 * kBits);
-    I words[4 * kBits];
-    if (c + 128 <= columns) {
-      for (int j = 0; j < kBits; ++j) {
-        Four u = transpose_dwords(rows, offset + 16 * j);
+    I words[4 * kReads];
+    auto read = [&](const Rows& from, int64_t at) SPEECH_INLINE_LAMBDA {
+#pragma GCC unroll 8
+      for (int j = 0; j < kReads; ++j) {
+        Four u = transpose_dwords(from, at + 16 * j);
         for (int q = 0; q < 4; ++q) words[4 * j + q] = u.v[q];
       }
+    };
+    rows.prefetch(16 * kLanes * kReads);
+    if (kChunk == 32 || c + kChunk <= columns) {
+      read(rows, offset);
     } else {  // the row's end: nothing may be read behind it
-      uint8_t bytes[kLanes][16 * kBits] = {};
+      uint8_t bytes[kLanes][16 * kReads] = {};
       size_t rest = static_cast<size_t>(row_bytes - offset);
       size_t size = rest < sizeof(bytes[0]) ? rest : sizeof(bytes[0]);
-      for (int i = 0; i < kLanes; ++i) __builtin_memcpy(bytes[i], rows.at[i] + offset, size);
-      Rows copy(bytes[0], sizeof(bytes[0]), kLanes, 0);
-      for (int j = 0; j < kBits; ++j) {
-        Four u = transpose_dwords(copy, 16 * j);
-        for (int q = 0; q < 4; ++q) words[4 * j + q] = u.v[q];
-      }
+      for (int i = 0; i < kLanes; ++i) __builtin_memcpy(bytes[i], rows.at(i) + offset, size);
+      Rows copy(bytes[0], sizeof(bytes[0]), 0);
+      read(copy, 0);
     }
-    for (int g = 0; g < 4 && c + 32 * g < columns; ++g) body(c + 32 * g, words + kBits * g);
+#pragma GCC unroll 4
+    for (int g = 0; g < kChunk / 32; ++g) {
+      if (c + 32 * g >= columns) break;
+      take.template put<Affine>(c + 32 * g, [&](auto i) SPEECH_INLINE_LAMBDA {
+        return affine_codes<V::kBytes, kBits, i.value>(words + kBits * g);
+      });
+    }
   }
 }
 
 // body(Index<bits>{})
 template <typename Body>
-inline void for_bits(int bits, const Body& body) {
+SPEECH_INLINE void for_bits(int bits, const Body& body) {
   switch (bits) {
     case 2:
       return body(Index<2>{});
@@ -321,126 +385,167 @@ inline void for_bits(int bits, const Body& body) {
   }
 }
 
-// 16-bit values, eight at most, in a register. (A copy in memory, read back, would wait for the
-// smaller store.)
-inline __m128i load_halves(const uint8_t* from, int count) {
-  if (count == 8) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  if (count == 4) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-  if (count == 2) {
-    int two;
-    __builtin_memcpy(&two, from, 4);
-    return _mm_cvtsi32_si128(two);
-  }
-  alignas(16) uint16_t part[8] = {};
-  __builtin_memcpy(part, from, 2 * static_cast<size_t>(count));
-  return _mm_load_si128(reinterpret_cast<const __m128i*>(part));
-}
-
-// The scales or biases of the groups in columns [col, col + columns), eight at most.
-inline void unpack_affine_scales(const uint8_t* data, const PackedRows& w, int64_t row, int64_t col,
-                                 int columns, float* out) {
-  int64_t first = col / w.group, bytes_per_row = w.scale_row_bytes;
-  int count = columns / w.group;
-  alignas(64) float values[kLanes * 8];
-  for (int i = 0; i < kLanes; ++i) {
-    int64_t r = row + i < w.rows ? row + i : w.rows - 1;
-    float* to = values + 8 * i;
-    if (w.scale_type == WeightType::f32) {
-      const uint8_t* from = data + r * bytes_per_row + 4 * first;
-      __builtin_memcpy(to, from, 4 * static_cast<size_t>(count));
-      continue;
-    }
-    const uint8_t* from = data + r * bytes_per_row + 2 * first;
-    __m128i h = load_halves(from, count);
-    if (w.scale_type == WeightType::f16) {
-      _mm256_store_ps(to, _mm256_cvtph_ps(h));
+// The scales or biases of the groups in columns [col, col + columns) to out [group, panel_rows].
+inline void read_affine_scales(Rows& rows, const PackedRows& w, int64_t col, int columns,
+                               float* out) {
+  int size = w.scale_type == WeightType::f32 ? 4 : 2, per_read = 16 / size;
+  int64_t all = w.scale_row_bytes / size, group = col / w.group;
+  for (int left = columns / w.group; left > 0;) {
+    // 16 bytes that lie inside the row; a shorter row is copied.
+    int64_t at = group < all - per_read ? group : all - per_read;
+    Four u;
+    if (at >= 0) {
+      u = transpose_dwords(rows, at * size);
     } else {
-      _mm256_store_si256(reinterpret_cast<__m256i*>(to),
-                         _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+      at = 0;
+      alignas(64) uint8_t copies[kLanes][16] = {};
+      for (int i = 0; i < kLanes; ++i) {
+        __builtin_memcpy(copies[i], rows.at(i), static_cast<size_t>(w.scale_row_bytes));
+      }
+      Rows copy(copies[0], 16, 0);
+      u = transpose_dwords(copy, 0);
     }
+    int skip = static_cast<int>(group - at);
+    int count = left < per_read - skip ? left : per_read - skip;
+    rows.prefetch(size * kLanes * count);
+    auto put = [&](int i, F v) SPEECH_INLINE_LAMBDA {
+      if (i >= skip && i < skip + count) V::store_f(out + (i - skip) * kPanelRows, v);
+    };
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+      if (w.scale_type == WeightType::f32) {
+        put(q, V::as_float(u.v[q]));
+      } else if (w.scale_type == WeightType::f16) {
+        put(2 * q, V::half_low(u.v[q]));
+        put(2 * q + 1, V::half_low(V::template srl32<16>(u.v[q])));
+      } else {
+        put(2 * q, V::as_float(V::template sll32<16>(u.v[q])));
+        put(2 * q + 1, V::as_float(V::and_(u.v[q], V::set32(static_cast<int>(0xffff0000)))));
+      }
+    }
+    group += count;
+    left -= count;
+    out += count * kPanelRows;
   }
-  store_columns(out, values, count);
 }
 
-void unpack_words(const PackedRows& w, const IntFormat& format, int64_t row, int64_t col,
-                  int columns, int64_t ahead, const IntPanel& panel) {
-  for (int half = 0; half < 2; ++half) {
-    int64_t first = row + half * kLanes;
-    Rows rows(w.data, w.row_bytes, w.rows, first, ahead);
-    int16_t* values = panel.values + half * kLanes * 2;
-    float* scales = panel.scales + half * kLanes;
-    float* biases = panel.biases + half * kLanes;
+// One register's worth of rows of a quantized matrix.
+struct Quantized {
+  Rows codes, scales, biases;  // affine: three arrays
+
+  Quantized(const PackedRows& w, int64_t row, const Next& next)
+      : codes(w.data, w.row_bytes, row, next.data), scales(codes), biases(codes) {
+    if (w.type != WeightType::affine) return;
+    scales = Rows(w.scales, w.scale_row_bytes, row, next.scales);
+    biases = Rows(w.biases, w.scale_row_bytes, row, next.biases);
+  }
+  Next next() const { return {codes.next, scales.next, biases.next}; }
+
+  // Columns [col, col + columns): scales and biases go to a panel, codes to `take`.
+  template <typename Take>
+  SPEECH_INLINE void read(const PackedRows& w, const IntFormat& format, int64_t col, int columns,
+                          float* scale, float* bias, Take& take) {
     switch (w.type) {
       case WeightType::q8_0:
-        unpack_q8_0_scales(rows, col, columns, scales);
-        unpack_q8_0(rows, col, columns, values);
-        break;
+        read_q8_0_scales(codes, col, columns, scale);
+        return read_q8_0(codes, col, columns, take);
       case WeightType::q6_k:
-        unpack_q6_k(rows, col, format.group, values, scales);
-        break;
+        return read_q6_k(codes, col, format.group, scale, take);
       case WeightType::q5_k:
-        unpack_q5_k(rows, col, format.group, values, scales, biases);
-        break;
+        return read_q5_k(codes, col, format.group, scale, bias, take);
       case WeightType::q4_k:
-        unpack_q4_k(rows, col, format.group, values, scales, biases);
-        break;
+        return read_q4_k(codes, col, format.group, scale, bias, take);
       default:
-        unpack_affine_scales(w.scales, w, first, col, columns, scales);
-        unpack_affine_scales(w.biases, w, first, col, columns, biases);
-        for_bits(w.bits, [&](auto bits) {
-          affine_words<decltype(bits)::value>(
-              rows, w.row_bytes, col, columns, [&](int c, const I* words) {
-                affine_pairs<decltype(bits)::value>(values + c / 2 * kPairStep, words, Sixteen{});
-              });
+        read_affine_scales(scales, w, col, columns, scale);
+        read_affine_scales(biases, w, col, columns, bias);
+        for_bits(w.bits, [&](auto bits) SPEECH_INLINE_LAMBDA {
+          read_affine<bits.value>(codes, w.row_bytes, col, columns, take);
         });
     }
   }
+};
+
+// Columns of a float matrix: take(column, values, how many). A whole cache line of each row is read
+// at once: rows may lie a power of two apart, so that lines put off would be gone.
+template <typename Take>
+SPEECH_INLINE void read_floats(const PackedRows& w, Rows& rows, int64_t col, int columns,
+                               const Take& take) {
+  int size = w.type == WeightType::f32 ? 4 : 2, step = 4 * kLanes / size;
+  auto read = [&](const Rows& from, int64_t offset, int c, int count) SPEECH_INLINE_LAMBDA {
+    I u[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) u[i] = V::load(from.at(i) + offset);
+    V::transpose(u);
+    F values[2 * kLanes];
+    if (w.type == WeightType::f32) {
+#pragma GCC unroll 16
+      for (int q = 0; q < kLanes; ++q) values[q] = V::as_float(u[q]);
+    } else if (w.type == WeightType::f16) {
+#pragma GCC unroll 16
+      for (int q = 0; q < kLanes; ++q) V::halves(u[q], values[2 * q], values[2 * q + 1]);
+    } else {
+#pragma GCC unroll 16
+      for (int q = 0; q < kLanes; ++q) {
+        values[2 * q] = V::as_float(V::template sll32<16>(u[q]));
+        values[2 * q + 1] = V::as_float(V::and_(u[q], V::set32(static_cast<int>(0xffff0000))));
+      }
+    }
+    take(c, values, count);
+  };
+  int c = 0;
+  for (; c + step <= columns; c += step) {
+    rows.prefetch(4 * kLanes * kLanes);
+    read(rows, (col + c) * size, c, step);
+  }
+  if (c == columns) return;
+  alignas(64) uint8_t rest[kLanes][4 * kLanes] = {};  // nothing may be read behind the row
+  for (int i = 0; i < kLanes; ++i) {
+    __builtin_memcpy(rest[i], rows.at(i) + (col + c) * size,
+                     static_cast<size_t>((columns - c) * size));
+  }
+  read(Rows(rest[0], 4 * kLanes, 0), 0, c, columns - c);
 }
 
-void unpack_float(const PackedRows& w, int64_t row, int64_t col, int columns, int64_t ahead,
+// ---------------------------------------------------------------- unpacking
+
+// body(Index<0>{}), body(Index<1>{}) ...
+template <int... kValues, typename Body>
+SPEECH_INLINE void for_each(Indices<kValues...>, const Body& body) {
+  (body(Index<kValues>{}), ...);
+}
+
+// Takes codes into a panel.
+struct Store {
+  int16_t* values;
+
+  template <typename L, typename Get>
+  SPEECH_INLINE void put(int column, const Get& get) const {
+    int16_t* out = values + column / (L::kBytes ? 4 : 2) * kPairStep;
+    for_each(std::make_integer_sequence<int, L::kCodes>{},
+             [&](auto i) SPEECH_INLINE_LAMBDA { V::store(out + i.value * kPairStep, get(i)); });
+  }
+};
+
+void unpack(const PackedRows& w, const IntFormat& format, int64_t row, int64_t col, int columns,
+            Next next, const IntPanel& panel) {
+  for (int half = 0; half < 2; ++half) {
+    Quantized rows(w, row + half * kLanes, next);
+    Store store{panel.values + half * kLanes * 2};
+    rows.read(w, format, col, columns, panel.scales + half * kLanes, panel.biases + half * kLanes,
+              store);
+    next = rows.next();
+  }
+}
+
+void unpack_float(const PackedRows& w, int64_t row, int64_t col, int columns, Next next,
                   float* panel) {
   for (int half = 0; half < 2; ++half) {
-    Rows rows(w.data, w.row_bytes, w.rows, row + half * kLanes, ahead);
+    Rows rows(w.data, w.row_bytes, row + half * kLanes, next.data);
     float* out = panel + half * kLanes;
-    alignas(64) float buffer[kLanes][kFloatColumns];
-    int64_t offset = col * 4;
-    int whole = columns / 4 * 4;
-    if (w.type != WeightType::f32) {
-      whole = (columns + 3) / 4 * 4;  // the buffer's rest is there, whatever it holds
-      for (int i = 0; i < kLanes; ++i) {
-        const uint8_t* from = rows.at[i] + 2 * col;
-        for (int line = 0; line < columns * 2; line += 64) {
-          _mm_prefetch(reinterpret_cast<const char*>(from + line + ahead), _MM_HINT_T0);
-        }
-        int c = 0;
-        if (w.type == WeightType::f16) {
-          for (; c + kLanes <= columns; c += kLanes) {
-            V::store_f(buffer[i] + c, V::load_half(from + 2 * c));
-          }
-          for (; c < columns; ++c) buffer[i][c] = half_at(from + 2 * c);
-        } else {
-          for (; c + kLanes <= columns; c += kLanes) {
-            V::store_f(buffer[i] + c, V::load_bf16(from + 2 * c));
-          }
-          for (; c < columns; ++c) {
-            uint32_t bits = static_cast<uint32_t>(from[2 * c] | from[2 * c + 1] << 8) << 16;
-            __builtin_memcpy(&buffer[i][c], &bits, 4);
-          }
-        }
-        for (; c < whole; ++c) buffer[i][c] = 0;
-      }
-      rows = Rows(reinterpret_cast<const uint8_t*>(buffer), sizeof(buffer[0]), kLanes, 0);
-      offset = 0;
-    }
-    for (int c = 0; c < whole; c += 4) {
-      Four u = transpose_dwords(rows, offset + 4 * c);
-      for (int q = 0; q < 4; ++q) V::store(out + (c + q) * kPanelRows, u.v[q]);
-    }
-    for (int c = whole; c < columns; ++c) {
-      for (int i = 0; i < kLanes; ++i) {
-        __builtin_memcpy(out + c * kPanelRows + i, rows.at[i] + offset + 4 * c, 4);
-      }
-    }
+    read_floats(w, rows, col, columns, [&](int c, const F* values, int count) SPEECH_INLINE_LAMBDA {
+      for (int i = 0; i < count; ++i) V::store_f(out + (c + i) * kPanelRows, values[i]);
+    });
+    next.data = rows.next;
   }
 }
 
@@ -554,6 +659,147 @@ void float_tile(const FloatUnit& u, int row) {
     V::store_f(acc + r * kPanelRows, sum[r][0]);
     V::store_f(acc + r * kPanelRows + kLanes, sum[r][1]);
   }
+}
+
+// A few rows of x, straight from the stored rows: what unpacking leaves in registers is multiplied
+// there.
+template <int kRows>
+struct Multiply {
+  IntUnit u;  // scales and biases, from this register's rows on
+  int shift;  // 1 << shift columns are a group
+  F acc[kRows];
+  I sum[kRows], low[kRows];  // of a group so far; bytes: of the high plane, of the low one
+
+  SPEECH_INLINE Multiply(const IntUnit& unit)
+      : u(unit), shift(__builtin_ctz(static_cast<unsigned>(unit.format.group))) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      acc[r] = V::zero_f();
+      sum[r] = low[r] = V::zero();
+    }
+  }
+
+  template <typename L, typename Get>
+  SPEECH_INLINE void put(int column, const Get& get) {
+    for_each(std::make_integer_sequence<int, L::kCodes>{}, [&](auto i) SPEECH_INLINE_LAMBDA {
+      I codes = get(i);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        if constexpr (L::kBytes) {
+          const int8_t* x = reinterpret_cast<const int8_t*>(u.x) + r * 2 * kUnitColumns + column;
+          sum[r] = V::dot_bytes(sum[r], codes, V::broadcast(x + 4 * i.value));
+          low[r] = V::dot_bytes(low[r], codes, V::broadcast(x + kUnitColumns + 4 * i.value));
+        } else {
+          const int16_t* x = u.x + r * kUnitColumns + column;
+          sum[r] = V::dot(sum[r], codes, V::broadcast(x + 2 * i.value));
+        }
+      }
+    });
+    int size = L::kGroup ? L::kGroup : u.format.group;
+    if (((column + 32) & (size - 1)) == 0) finish<L>(column);
+  }
+
+  template <typename L>
+  SPEECH_INLINE void finish(int column) {
+    int group = L::kGroup ? column / (L::kGroup ? L::kGroup : 1) : column >> shift;
+    F scale = V::load_f(u.panel.scales + group * kPanelRows);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (L::kBytes) sum[r] = V::add32(V::template sll32<8>(sum[r]), low[r]);
+      if constexpr (L::kOffset) {
+        int offset[2];
+        __builtin_memcpy(offset, u.x_sums + 2 * (r * (kUnitColumns / L::kGroup) + group), 8);
+        sum[r] = V::add32(sum[r], V::set32(256 * offset[0] + offset[1]));
+      }
+      F xs =
+          V::broadcast_f(u.x_scales + r * (kUnitColumns / kScaleColumns) + column / kScaleColumns);
+      acc[r] = V::fma(V::to_float(sum[r]), V::mul(scale, xs), acc[r]);
+      sum[r] = low[r] = V::zero();
+    }
+  }
+
+  // The unit's biases.
+  SPEECH_INLINE void finish_unit() {
+    if (u.format.bias_group == 0) return;
+    int stride = kUnitColumns / u.format.bias_group, count = u.columns / u.format.bias_group;
+    for (int g = 0; g < count; ++g) {
+      F bias = V::load_f(u.panel.biases + g * kPanelRows);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        acc[r] = V::fma(bias, V::broadcast_f(u.x_sums + r * stride + g), acc[r]);
+      }
+    }
+  }
+};
+
+template <int kRows>
+void direct_of(const PackedRows& w, int64_t row, Next next, const IntUnit& first) {
+  const IntFormat& format = first.format;
+  int sums = format.bias_group ? kUnitColumns / format.bias_group
+             : format.offset   ? 2 * kUnitColumns / format.group
+                               : 0;
+  for (int half = 0; half < 2; ++half) {
+    Quantized rows(w, row + half * kLanes, next);
+    Multiply<kRows> multiply(first);
+    IntUnit& u = multiply.u;
+    u.panel.scales += half * kLanes;
+    u.panel.biases += half * kLanes;
+    for (int64_t col = 0; col < w.cols; col += kUnitColumns) {
+      u.columns = static_cast<int>(w.cols - col < kUnitColumns ? w.cols - col : kUnitColumns);
+      rows.read(w, format, col, u.columns, u.panel.scales, u.panel.biases, multiply);
+      multiply.finish_unit();
+      u.x += kRows * kUnitColumns;
+      u.x_scales += kRows * (kUnitColumns / kScaleColumns);
+      u.x_sums += kRows * sums;
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      V::store_f(u.acc + r * kPanelRows + half * kLanes, multiply.acc[r]);
+    }
+    next = rows.next();
+  }
+}
+
+template <int kRows>
+void direct_float_of(const PackedRows& w, int64_t row, Next next, const FloatUnit& first) {
+  for (int half = 0; half < 2; ++half) {
+    Rows rows(w.data, w.row_bytes, row + half * kLanes, next.data);
+    const float* x = first.x;
+    F acc[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) acc[r] = V::zero_f();
+    auto take = [&](int c, const F* values, int count) SPEECH_INLINE_LAMBDA {
+#pragma GCC unroll 32
+      for (int i = 0; i < count; ++i) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          acc[r] = V::fma(values[i], V::broadcast_f(x + r * kFloatColumns + c + i), acc[r]);
+        }
+      }
+    };
+    for (int64_t col = 0; col < w.cols; col += kFloatColumns, x += kRows * kFloatColumns) {
+      int columns = static_cast<int>(w.cols - col < kFloatColumns ? w.cols - col : kFloatColumns);
+      read_floats(w, rows, col, columns, take);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      V::store_f(first.acc + r * kPanelRows + half * kLanes, acc[r]);
+    }
+    next.data = rows.next;
+  }
+}
+
+void direct(const PackedRows& w, int64_t row, Next next, const IntUnit& first) {
+  static constexpr void (*kByRows[kDirectRows])(
+      const PackedRows&, int64_t, Next, const IntUnit&) = {direct_of<1>, direct_of<2>, direct_of<3>,
+                                                           direct_of<4>};
+  kByRows[first.n - 1](w, row, next, first);
+}
+void direct_float(const PackedRows& w, int64_t row, Next next, const FloatUnit& first) {
+  static constexpr void (*kByRows[kDirectRows])(const PackedRows&, int64_t, Next,
+                                                const FloatUnit&) = {
+      direct_float_of<1>, direct_float_of<2>, direct_float_of<3>, direct_float_of<4>};
+  kByRows[first.n - 1](w, row, next, first);
 }
 
 constexpr int split_of(int rows) {
