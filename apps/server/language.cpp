@@ -202,6 +202,8 @@ std::string LanguageEndpoints::metrics() const {
   add("speech_prompt_seconds_total", "counter", "Time to first tokens.", "prompt_seconds");
   add("speech_generation_seconds_total", "counter", "Time after first tokens.",
       "generation_seconds");
+  add("speech_grammars_compiled_total", "counter", "Schemas and grammars compiled.",
+      "grammars_compiled");
   add("speech_requests_running", "gauge", "Requests in the batch.", "running");
   add("speech_requests_waiting", "gauge", "Requests in the queue.", "waiting");
   return out;

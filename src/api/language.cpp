@@ -179,7 +179,8 @@ speech_status speech_completions_counts(const speech_completions* completions, s
                                       {"prompt_seconds", c.prompt_seconds},
                                       {"generation_seconds", c.generation_seconds},
                                       {"running", c.running},
-                                      {"waiting", c.waiting}}
+                                      {"waiting", c.waiting},
+                                      {"grammars_compiled", c.grammars}}
                    .dump());
   });
 }

@@ -196,6 +196,23 @@ Json text_log_probabilities(std::span<const GeneratedToken> tokens, const Langua
   return j;
 }
 
+// Makes the references of a schema, which lead from its root, lead there from the root of one that
+// holds it at `place`.
+void relocate(Json& schema, const std::string& place) {
+  if (schema.is_array()) {
+    for (Json& part : schema) relocate(part, place);
+  } else if (schema.is_object()) {
+    for (auto& [key, value] : schema.items()) {
+      if (key == "$ref" && value.is_string()) {
+        std::string target = value.get<std::string>();
+        if (target.starts_with('#')) value = "#" + place + target.substr(1);
+      } else if (key != "const" && key != "enum" && key != "default" && key != "examples") {
+        relocate(value, place);
+      }
+    }
+  }
+}
+
 // ---- chat requests ----
 
 constexpr const char *kForcedCall = "<tool_call>\n", *kForcedEnd = "\n</tool_call>";
@@ -254,9 +271,10 @@ Completions::Completions(LanguageModel& model, CompletionSettings settings)
     : model_(model),
       settings_(std::move(settings)),
       cache_(model, {}, settings_.cache_folder),
-      generator_(model, {.sequences = settings_.sequences}, &cache_) {
-  tokens_ = std::make_shared<const TokenTrie>(model.tokenizer(), model.eos(),
-                                              static_cast<int32_t>(model.vocabulary()));
+      generator_(model, {.sequences = settings_.sequences}, &cache_),
+      tokens_(std::make_shared<const TokenTrie>(model.tokenizer(), model.eos(),
+                                                static_cast<int32_t>(model.vocabulary()))),
+      grammars_(tokens_) {
   if (!model.chat_template().empty()) template_.emplace(model.chat_template());
   if (!settings_.default_grammar.empty()) {
     default_grammar_ = Grammar::from_text(settings_.default_grammar, tokens_);
@@ -339,6 +357,7 @@ CompletionCounts Completions::counts() const {
   std::lock_guard lock(mutex_);
   CompletionCounts c = counts_;
   c.waiting += arrived_.size();
+  c.grammars = grammars_.compiled();
   return c;
 }
 
@@ -420,9 +439,8 @@ void Completions::Conversation::read_format(const Json& format) {
   if (type == "json_object") {
     // llama.cpp's servers take a schema here.
     return set_grammar("response_format", [&] {
-      return format.contains("schema")
-                 ? Grammar::from_json_schema(format["schema"].dump(), owner_.tokens_)
-                 : Grammar::json_object(owner_.tokens_);
+      return format.contains("schema") ? owner_.grammars_.from_json_schema(format["schema"].dump())
+                                       : owner_.grammars_.json_object();
     });
   }
   if (type != "json_schema") {
@@ -433,8 +451,7 @@ void Completions::Conversation::read_format(const Json& format) {
                            ? &format["json_schema"]["schema"]
                            : nullptr;
   if (!schema) bad("response_format", "json_schema.schema is missing");
-  set_grammar("response_format",
-              [&] { return Grammar::from_json_schema(schema->dump(), owner_.tokens_); });
+  set_grammar("response_format", [&] { return owner_.grammars_.from_json_schema(schema->dump()); });
 }
 
 void Completions::Conversation::read_tool_choice(const std::vector<Tool>& tools) {
@@ -460,19 +477,23 @@ void Completions::Conversation::read_tool_choice(const std::vector<Tool>& tools)
   }
   if (!required) return;
   // The answer is made to begin with <tool_call>; what follows is one of the calls as JSON.
-  Json calls = Json::array();
+  std::vector<const Tool*> allowed;
   for (const Tool& t : tools) {
-    if (!only.empty() && t.name != only) continue;
-    Json parameters = t.parameters.empty() ? Json{{"type", "object"}} : t.parameters;
+    if (only.empty() || t.name == only) allowed.push_back(&t);
+  }
+  if (allowed.empty()) bad("tool_choice", "names no tool of this request");
+  Json calls = Json::array();
+  for (const Tool* t : allowed) {
+    Json parameters = t->parameters.empty() ? Json{{"type", "object"}} : t->parameters;
+    std::string call = allowed.size() == 1 ? "" : fmt::format("/anyOf/{}", calls.size());
+    relocate(parameters, call + "/properties/arguments");
     calls.push_back({{"type", "object"},
-                     {"properties", {{"name", {{"const", t.name}}}, {"arguments", parameters}}},
+                     {"properties", {{"name", {{"const", t->name}}}, {"arguments", parameters}}},
                      {"required", Json::array({"name", "arguments"})},
                      {"additionalProperties", false}});
   }
-  if (calls.empty()) bad("tool_choice", "names no tool of this request");
   Json schema = calls.size() == 1 ? calls[0] : Json{{"anyOf", calls}};
-  set_grammar("tool_choice",
-              [&] { return Grammar::from_json_schema(schema.dump(), owner_.tokens_); });
+  set_grammar("tool_choice", [&] { return owner_.grammars_.from_json_schema(schema.dump()); });
   forced_call_ = true;
 }
 
@@ -486,8 +507,7 @@ void Completions::Conversation::read_chat() {
   read_tool_choice(tools);
   if (const Json* format = fields_.find("response_format")) read_format(*format);
   if (fields_.find("grammar")) {
-    set_grammar("grammar",
-                [&] { return Grammar::from_text(fields_.text("grammar", ""), owner_.tokens_); });
+    set_grammar("grammar", [&] { return owner_.grammars_.from_text(fields_.text("grammar", "")); });
   }
   if (!grammar_field_ && owner_.default_grammar_) {
     base_.grammar = owner_.default_grammar_;
@@ -582,8 +602,7 @@ void Completions::Conversation::read_text() {
   fields_.accept_only("best_of", 1);
   fields_.accept_only("suffix", "");
   if (fields_.find("grammar")) {
-    set_grammar("grammar",
-                [&] { return Grammar::from_text(fields_.text("grammar", ""), owner_.tokens_); });
+    set_grammar("grammar", [&] { return owner_.grammars_.from_text(fields_.text("grammar", "")); });
   } else if (owner_.default_grammar_) {
     base_.grammar = owner_.default_grammar_;
   }

@@ -14,6 +14,7 @@
 
 #include "models/language_model.h"
 #include "tasks/generation.h"
+#include "tasks/grammar_cache.h"
 #include "tasks/prompt_cache.h"
 #include "text/chat_template.h"
 
@@ -36,6 +37,7 @@ struct CompletionCounts {
   uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   double prompt_seconds = 0, generation_seconds = 0;
   size_t running = 0, waiting = 0;
+  uint64_t grammars = 0;  // compiled: a text that comes again soon is not compiled again
 };
 
 // Owns the thread that runs the model. run() may be called from any number of threads at once.
@@ -83,6 +85,7 @@ class Completions {
   PromptCache cache_;
   Generator generator_;
   std::shared_ptr<const TokenTrie> tokens_;
+  GrammarCache grammars_;
   std::optional<ChatTemplate> template_;
   std::shared_ptr<const Grammar> default_grammar_;
 

@@ -330,6 +330,7 @@ TEST(LanguageServer, ASchemaOrAGrammarDecidesTheForm) {
     EXPECT_TRUE(value["on"].is_boolean()) << value;
     EXPECT_LE(value.value("names", Json::array()).size(), 2u) << value;
   }
+  EXPECT_EQ(server.metric("speech_grammars_compiled_total"), 1) << "by the first request";
   request["response_format"] = {{"type", "json_object"}};
   request["max_tokens"] = 3000;
   Json choice = server.chat_choice(request);

@@ -134,6 +134,22 @@ TEST_F(CompletionsTest, RequiredToolIsCalled) {
   EXPECT_TRUE(Json::parse(call["function"]["arguments"].get<std::string>())["on"].is_boolean());
 }
 
+TEST_F(CompletionsTest, ParametersOfToolsMayReferToTheirDefinitions) {
+  Completions c(*model_, {});
+  Json parameters = Json::parse(R"({"$defs":{"Room":{"enum":["kitchen","hall"]}},"type":"object",
+    "properties":{"room":{"$ref":"#/$defs/Room"}},"required":["room"],
+    "additionalProperties":false})");
+  Json request = hello(300);
+  for (const char* name : {"light", "door"}) {  // one call, then a choice of two
+    request["tools"].push_back(
+        {{"type", "function"}, {"function", {{"name", name}, {"parameters", parameters}}}});
+    request["tool_choice"] = "required";
+    Json call = chat(c, request)["choices"][0]["message"]["tool_calls"][0]["function"];
+    Json room = Json::parse(call["arguments"].get<std::string>())["room"];
+    EXPECT_TRUE(room == "kitchen" || room == "hall") << room;
+  }
+}
+
 TEST_F(CompletionsTest, ClientsAtOnceGetWhatEachGetsAlone) {
   Completions c(*model_, {.sequences = 3});
   constexpr int kClients = 6;

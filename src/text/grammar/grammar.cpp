@@ -104,6 +104,13 @@ class Matcher {
   const TokenTrie& tokens() const { return *tokens_; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
+  size_t bytes() const {
+    size_t mask = tokens_->no_token() / 8;
+    return sizeof *this + (arena_->masks + local_.size()) * mask +
+           arena_->rows.size() * (sizeof(Row) + sizeof(Config)) +
+           arena_->nodes.size() * sizeof(Node);
+  }
+
   uint32_t start() { return close(*arena_, {arena_->node(automaton_.start(0), bottom)}); }
 
   // Takes a state out of an arena that has grown too large, or that others have left.
@@ -324,6 +331,11 @@ class Matcher {
 Grammar::Grammar(std::shared_ptr<grammar::Rules> rules, std::shared_ptr<const TokenTrie> tokens)
     : matcher_(std::make_unique<grammar::Matcher>(std::move(rules), std::move(tokens))) {}
 Grammar::~Grammar() = default;
+
+size_t Grammar::bytes() const {
+  std::lock_guard lock(matcher_->mutex);
+  return matcher_->bytes();
+}
 
 std::shared_ptr<const Grammar> Grammar::from_json_schema(std::string_view schema,
                                                          std::shared_ptr<const TokenTrie> tokens) {

@@ -40,6 +40,9 @@ class Grammar {
 
   ~Grammar();
 
+  // About what it holds: mostly the masks and steps found so far, which are bounded.
+  size_t bytes() const;
+
  private:
   friend class GrammarState;
   Grammar(std::shared_ptr<grammar::Rules> rules, std::shared_ptr<const TokenTrie> tokens);
