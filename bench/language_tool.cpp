@@ -45,7 +45,8 @@ std::vector<int32_t> random_ids(int count, int64_t vocabulary) {
 // Seconds of `steps` steps of `count` sequences behind a prompt of 16.
 double decode(LanguageModel& model, int count, int steps) {
   std::vector<int32_t> ids = random_ids(16, model.vocabulary());
-  std::vector<KvCache> caches(static_cast<size_t>(count), model.new_cache());
+  std::vector<KvCache> caches;
+  for (int i = 0; i < count; ++i) caches.push_back(model.new_cache());
   std::vector<LanguageModel::Input> inputs;
   for (KvCache& cache : caches) inputs.push_back({&cache, ids});
   model.step(inputs);

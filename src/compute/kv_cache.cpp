@@ -9,6 +9,20 @@ namespace speech {
 KvCache::KvCache(int layers, int64_t kv_heads, int64_t head_dim)
     : kv_heads_(kv_heads), head_dim_(head_dim), keys_(layers), values_(layers) {}
 
+KvCache KvCache::prefix(int64_t positions) const {
+  if (positions < 0 || positions > positions_) {
+    fail(Status::internal, "kv cache: cannot copy {} of {} positions", positions, positions_);
+  }
+  KvCache copy(layers(), kv_heads_, head_dim_);
+  copy.reserve(positions);
+  for (size_t l = 0; l < keys_.size(); ++l) {
+    std::copy_n(keys_[l].begin(), positions * row_size(), copy.keys_[l].begin());
+    std::copy_n(values_[l].begin(), positions * row_size(), copy.values_[l].begin());
+  }
+  copy.positions_ = positions;
+  return copy;
+}
+
 void KvCache::reserve(int64_t count) {
   if (keys_.empty()) return;
   auto needed = static_cast<size_t>((positions_ + count) * row_size());

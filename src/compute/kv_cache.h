@@ -10,11 +10,16 @@
 namespace speech {
 
 // Memory grows with the sequence, in steps, never up front. Rows are positions: key(l) and value(l)
-// are [positions, kv_heads, head_dim] f32, keys after norm and rotation. Copyable: a copy is a
-// snapshot of its own.
+// are [positions, kv_heads, head_dim] f32, keys after norm and rotation. Large, so never copied by
+// accident: it moves, and prefix() copies.
 class KvCache {
  public:
   KvCache(int layers, int64_t kv_heads, int64_t head_dim);
+  KvCache(KvCache&&) = default;
+  KvCache& operator=(KvCache&&) = default;
+
+  // A cache of its own with the first `positions` of this one.
+  KvCache prefix(int64_t positions) const;
 
   int64_t positions() const { return positions_; }
   int layers() const { return static_cast<int>(keys_.size()); }

@@ -98,7 +98,21 @@ void Generator::start(Generation& g) {
   if (g.request.grammar) g.grammar.emplace(g.request.grammar);
   // Scores of the prompt need its logits, which no cache holds.
   if (cache_ && !g.request.prompt_log_probabilities) {
-    g.cache = cache_->find(g.ids);
+    const Generation* other = nullptr;  // of those under way, the one that shares the most
+    size_t shared = 0;
+    for (const auto& r : running_) {
+      if (!r->cache) continue;
+      size_t common = static_cast<size_t>(
+          std::mismatch(r->ids.begin(), r->ids.end(), g.ids.begin(), g.ids.end() - 1).first -
+          r->ids.begin());
+      common = std::min(common, r->computed);
+      if (common > shared) {
+        shared = common;
+        other = r.get();
+      }
+    }
+    g.cache = cache_->find(g.ids, shared);
+    if (!g.cache && other) g.cache = other->cache->prefix(static_cast<int64_t>(shared));
     if (g.cache) g.computed = static_cast<size_t>(g.cache->positions());
   }
   if (!g.cache) g.cache = model_.new_cache();
@@ -160,7 +174,7 @@ bool Generator::step() {
     if (g.computed < g.ids.size()) continue;  // more of the prompt to come
     if (g.result_.tokens.empty()) {
       g.result_.prompt_seconds = now() - g.started;
-      if (cache_) cache_->store(g.request.prompt, *g.cache, true);
+      if (cache_) cache_->write(g.request.prompt, *g.cache);
     }
     try {
       choose(g, std::span(logits[i]).last(width));
@@ -253,8 +267,8 @@ void Generator::finish(Generation& g, Finish reason) {
   g.result_.total_seconds = now() - g.started;
   // The last token chosen has no key and value yet; everything before it can serve a later prompt.
   if (cache_ && g.cache && reason != Finish::failed) {
-    cache_->store(std::span(g.ids).first(static_cast<size_t>(g.cache->positions())), *g.cache,
-                  false);
+    auto positions = static_cast<size_t>(g.cache->positions());
+    cache_->store(std::span(g.ids).first(positions), std::move(*g.cache));
   }
   g.cache.reset();
   g.done_ = true;

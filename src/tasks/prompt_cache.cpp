@@ -59,10 +59,10 @@ std::string PromptCache::file_name(std::span<const int32_t> ids) const {
       .string();
 }
 
-std::optional<KvCache> PromptCache::find(std::span<const int32_t> ids) {
+std::optional<KvCache> PromptCache::find(std::span<const int32_t> ids, size_t known) {
   if (ids.size() < 2) return std::nullopt;
   std::span<const int32_t> usable = ids.first(ids.size() - 1);
-  size_t best = 0;
+  size_t best = known;
   auto entry = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
     size_t common = common_prefix(usable, it->ids);
@@ -87,44 +87,47 @@ std::optional<KvCache> PromptCache::find(std::span<const int32_t> ids) {
       }
     }
   }
-  if (best == 0) return std::nullopt;
   if (from_disk) return std::move(from_disk->cache);
+  if (entry == entries_.end()) return std::nullopt;
+  if (best == entry->ids.size()) {
+    KvCache whole = std::move(entry->cache);
+    entries_.erase(entry);
+    return whole;
+  }
   entries_.splice(entries_.begin(), entries_, entry);
-  KvCache copy = entry->cache;
-  copy.truncate(static_cast<int64_t>(best));
-  return copy;
+  return entry->cache.prefix(static_cast<int64_t>(best));
 }
 
-void PromptCache::store(std::span<const int32_t> ids, const KvCache& cache, bool persistent) {
-  if (ids.empty() || static_cast<int64_t>(ids.size()) > cache.positions()) return;
-  bool known = false;
-  for (auto it = entries_.begin(); it != entries_.end() && !known; ++it) {
-    known = it->ids.size() >= ids.size() && common_prefix(it->ids, ids) == ids.size();
-    if (known) entries_.splice(entries_.begin(), entries_, it);
-  }
-  if (!known) {
-    // What the new entry continues is no longer needed by itself.
-    entries_.remove_if([&](const Entry& e) {
-      return e.ids.size() <= ids.size() && common_prefix(e.ids, ids) == e.ids.size();
-    });
-    KvCache copy = cache;
-    copy.truncate(static_cast<int64_t>(ids.size()));
-    entries_.push_front({{ids.begin(), ids.end()}, std::move(copy)});
-    auto total = [&] {
-      size_t bytes = 0;
-      for (const Entry& e : entries_) bytes += e.cache.bytes();
-      return bytes;
-    };
-    while (entries_.size() > limits_.entries || (!entries_.empty() && total() > limits_.bytes)) {
-      entries_.pop_back();
+void PromptCache::store(std::span<const int32_t> ids, KvCache cache) {
+  if (ids.empty() || static_cast<int64_t>(ids.size()) != cache.positions()) return;
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    if (it->ids.size() >= ids.size() && common_prefix(it->ids, ids) == ids.size()) {
+      entries_.splice(entries_.begin(), entries_, it);
+      return;
     }
   }
-  if (persistent && !folder_.empty() && ids.size() >= limits_.file_ids) {
-    try {
-      write_file(ids, cache);
-    } catch (const Error& e) {  // a full disk must not end a request
-      log_warn("prompt cache: not written: {}", e.what());
-    }
+  // What the new entry continues is no longer needed by itself.
+  entries_.remove_if([&](const Entry& e) {
+    return e.ids.size() <= ids.size() && common_prefix(e.ids, ids) == e.ids.size();
+  });
+  entries_.push_front({{ids.begin(), ids.end()}, std::move(cache)});
+  auto total = [&] {
+    size_t bytes = 0;
+    for (const Entry& e : entries_) bytes += e.cache.bytes();
+    return bytes;
+  };
+  while (entries_.size() > limits_.entries || (!entries_.empty() && total() > limits_.bytes)) {
+    entries_.pop_back();
+  }
+}
+
+void PromptCache::write(std::span<const int32_t> ids, const KvCache& cache) {
+  if (folder_.empty() || ids.size() < limits_.file_ids) return;
+  if (static_cast<int64_t>(ids.size()) > cache.positions()) return;
+  try {
+    write_file(ids, cache);
+  } catch (const Error& e) {  // a full disk must not end a request
+    log_warn("prompt cache: not written: {}", e.what());
   }
 }
 

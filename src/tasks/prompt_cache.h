@@ -12,10 +12,15 @@
 
 namespace speech {
 
-// A request whose ids begin with ids seen before starts from a copy of their keys and values, all
-// but the last one (whose logits are needed). In memory the most recently used entries are kept; a
-// folder, if given, keeps them across runs, one file each: written beside and renamed, named by
-// fingerprint and ids, checked when read. A file that is damaged or of another model is a miss.
+// A request whose ids begin with ids seen before starts from their keys and values, all but the
+// last one (whose logits are needed). In memory the caches of the most recently used sequences are
+// kept; a folder, if given, keeps prompts across runs, one file each: written beside and renamed,
+// named by fingerprint and ids, checked when read. A file that is damaged or of another model is a
+// miss.
+//
+// Caches move in and out: a sequence that has ended leaves its cache here, and one that continues
+// all of it takes it along, so that a conversation costs no copy however long it is. Only a
+// sequence that shares a part of another one copies that part.
 class PromptCache {
  public:
   struct Limits {
@@ -27,10 +32,13 @@ class PromptCache {
 
   PromptCache(const LanguageModel& model, Limits limits, std::string folder = {});
 
-  // The longest prefix of `ids`, at most ids.size() - 1 positions; null if there is none.
-  std::optional<KvCache> find(std::span<const int32_t> ids);
-  // Keeps a copy of the first ids.size() positions of `cache`. `persistent`: on disk too.
-  void store(std::span<const int32_t> ids, const KvCache& cache, bool persistent);
+  // The longest prefix of `ids`, at most ids.size() - 1 positions; null if there is none longer
+  // than `known`. An entry that is such a prefix as a whole leaves the cache.
+  std::optional<KvCache> find(std::span<const int32_t> ids, size_t known = 0);
+  // Keeps `cache`, whose positions are those of `ids`, in memory.
+  void store(std::span<const int32_t> ids, KvCache cache);
+  // Keeps the first ids.size() positions of `cache` on disk, if there is a folder.
+  void write(std::span<const int32_t> ids, const KvCache& cache);
 
  private:
   struct Entry {
