@@ -15,7 +15,8 @@ endif
 PACKAGES = clang cmake ninja-build pkg-config libc6-dev libstdc++-12-dev ccache \
   libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libsndfile1-dev libarchive-dev \
   libyaml-cpp-dev libutf8proc-dev libpulse-dev libavformat-dev libavcodec-dev libavutil-dev \
-  libswresample-dev libboost-dev libgtest-dev libbenchmark-dev libopenblas-dev binutils
+  libswresample-dev libboost-dev libgtest-dev libbenchmark-dev libopenblas-dev binutils \
+  python3-venv
 # For make format, make asan and make fuzz.
 DEVELOPER_PACKAGES = clang-format llvm libclang-rt-14-dev g++
 
@@ -36,6 +37,7 @@ test: deps
 	@$(CONFIGURE) -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DSPEECH_TESTS=ON >$(BUILD).log 2>&1 \
 	  || { cat $(BUILD).log; exit 1; }; rm -f $(BUILD).log
 	cmake --build $(BUILD) --parallel $(JOBS)
+	@scripts/python-environment.sh $(BUILD)/python tests/requirements.txt
 	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --progress
 
 bench: deps

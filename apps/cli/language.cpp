@@ -55,7 +55,7 @@ void CompletionFlags::add(CLI::App& app) {
       ->type_name("DIR");
 }
 
-CompletionsHandle CompletionFlags::make(speech_model* model, int sequences, int queue) const {
+CompletionsHandle CompletionFlags::make(speech_model* model, const Serving& serving) const {
   Handle<speech_completions_params, speech_completions_params_free> params(
       speech_completions_params_new());
   std::string grammar = grammar_.empty() ? schema_ : read_text_file(grammar_);
@@ -63,8 +63,11 @@ CompletionsHandle CompletionFlags::make(speech_model* model, int sequences, int 
     check(speech_completions_params_set_grammar(params.get(), grammar.c_str()));
   }
   if (!cache_.empty()) check(speech_completions_params_set_cache(params.get(), cache_.c_str()));
-  if (sequences > 0) {
-    check(speech_completions_params_set_limits(params.get(), sequences, queue));
+  if (!serving.name.empty()) {
+    check(speech_completions_params_set_name(params.get(), serving.name.c_str()));
+  }
+  if (serving.sequences > 0) {
+    check(speech_completions_params_set_limits(params.get(), serving.sequences, serving.queue));
   }
   speech_completions* completions = nullptr;
   check(speech_completions_new(model, params.get(), &completions));

@@ -29,8 +29,13 @@ class SamplingFlags {
 class CompletionFlags {
  public:
   void add(CLI::App& app);
-  // 0: the library's own limits.
-  CompletionsHandle make(speech_model* model, int sequences = 0, int queue = 0) const;
+  // What a server sets besides; left out, the library's own.
+  struct Serving {
+    std::string name;
+    int sequences = 0, queue = 0;
+  };
+  CompletionsHandle make(speech_model* model, const Serving& serving) const;
+  CompletionsHandle make(speech_model* model) const { return make(model, {}); }
 
  private:
   std::string grammar_, schema_, cache_;

@@ -71,8 +71,10 @@ class Serve final : public Command {
     app.add_option("--cors-origin", access_.cors_origins,
                    "An origin whose pages may call, or * (may be repeated)");
     app.add_option("--sequences", sequences_, "Requests that are computed in one batch")
+        ->check(CLI::Range(1, 256))
         ->capture_default_str();
     app.add_option("--queue", queue_, "Requests that may wait; more get 429")
+        ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_option("--name", name_, "The model's name in answers (default: its own)");
     completion_.add(app);
@@ -92,7 +94,7 @@ class Serve final : public Command {
     const speech_model_info* info = nullptr;
     check(speech_model_get_info(model.get(), &info));
     if (name_.empty()) name_ = speech_model_info_name(info);
-    CompletionsHandle completions = completion_.make(model.get(), sequences_, queue_);
+    CompletionsHandle completions = completion_.make(model.get(), {name_, sequences_, queue_});
     server::LanguageEndpoints endpoints(completions.get(), name_);
     server::HttpServer http(server_,
                             [&](const server::Request& request, server::Response& response) {

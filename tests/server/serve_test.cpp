@@ -130,6 +130,10 @@ TEST(Serve, FlagsReachTheServer) {
                    {{"Authorization", "Bearer k"}, {"Origin", "https://a.example"}});
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(Json::parse(reply.body)["id"], "other");
+  reply = HttpClient(server.port())
+              .request("POST", "/v1/completions", R"({"prompt":"a","max_tokens":1})",
+                       {{"Authorization", "Bearer k"}});
+  EXPECT_EQ(Json::parse(reply.body)["model"], "other");
   server.signal(SIGTERM);
   EXPECT_EQ(server.wait(), 0);
 }
