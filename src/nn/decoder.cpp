@@ -1,5 +1,6 @@
 #include "nn/decoder.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace speech {
@@ -13,6 +14,36 @@ struct LayerTrace {
     if (!prefix.empty()) trace(run, prefix + name, x);
   }
 };
+
+// The softmax of queries q[n, heads, d] against keys k[s, kv_heads, d], [heads, n, s], which the
+// operation on attention keeps to itself: with the rows of an identity as values it gives the
+// weights of d keys at a time.
+void trace_attention_weights(const LayerTrace& stage, const Tensor& q, const Tensor& k, float scale,
+                             const AttentionMask& mask) {
+  Backend& b = stage.run.backend;
+  int64_t n = q.dim(0), heads = q.dim(1), d = q.dim(2), s = k.dim(0), kv_heads = k.dim(1);
+  Workspace::Scope scope(stage.run.workspace);
+  Tensor ones = stage.run.tensor({s, kv_heads, d});
+  Tensor out = stage.run.tensor({n, heads, d});
+  std::vector<float> identity(static_cast<size_t>(s * kv_heads * d));
+  std::vector<float> part(static_cast<size_t>(n * heads * d));
+  std::vector<float> weights(static_cast<size_t>(heads * n * s));
+  for (int64_t first = 0; first < s; first += d) {
+    int64_t count = std::min(d, s - first);
+    std::fill(identity.begin(), identity.end(), 0.0f);
+    for (int64_t i = 0; i < count * kv_heads; ++i) {
+      identity[static_cast<size_t>((first * kv_heads + i) * d + i / kv_heads)] = 1;
+    }
+    b.write(ones, identity);
+    b.attention(out, q, k, ones, scale, mask);
+    b.read(out, part);
+    for (int64_t row = 0; row < n * heads; ++row) {
+      auto to = (row % heads * n + row / heads) * s + first;
+      std::copy_n(part.begin() + row * d, count, weights.begin() + to);
+    }
+  }
+  stage.run.trace->add(stage.prefix + "08_attention_weights", {heads, n, s}, weights);
+}
 
 // One layer; x[n, hidden] is read and replaced.
 void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
@@ -60,6 +91,9 @@ void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
     AttentionMask mask{.causal = true, .query_offset = s.cache->positions()};
     b.attention(rows(a), rows(q), s.cache->keys(l, s.count), s.cache->values(l, s.count), scale,
                 mask);
+    if (!stage.prefix.empty() && sequences.size() == 1) {
+      trace_attention_weights(stage, q, s.cache->keys(l, s.count), scale, mask);
+    }
     row += s.count;
   }
   stage("09_attention_values", flat(a));

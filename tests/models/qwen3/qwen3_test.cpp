@@ -84,6 +84,12 @@ void compare_stages(const TensorFile& reference, const std::string& prefix, cons
     EXPECT_LE(distance(to_f32(*expected), actual), tolerance) << prefix << entry.name;
   }
   EXPECT_GE(compared, 4);
+  for (const TensorEntry& t : reference.tensors()) {  // no stage of a layer is left out
+    if (!t.name.starts_with(prefix + "10_layer0_")) continue;
+    EXPECT_TRUE(std::any_of(trace.entries().begin(), trace.entries().end(),
+                            [&](const Trace::Entry& e) { return prefix + e.name == t.name; }))
+        << t.name;
+  }
 }
 
 std::vector<int32_t> argmax_rows(std::span<const float> logits, int64_t width) {
