@@ -471,6 +471,12 @@ SPEECH_API void speech_text_free(speech_text* text);
 SPEECH_API speech_status speech_load_params_set_quantization(speech_load_params* params, int bits,
                                                              int group);
 
+/* Adds the LoRA or DoRA adapter in this folder, of mlx-lm or PEFT, to a dense Hugging Face folder
+ * while it is loaded. SPEECH_UNSUPPORTED when the model is loaded if its weights are quantized, or
+ * are to be: bake the adapter first. */
+SPEECH_API speech_status speech_load_params_set_lora(speech_load_params* params,
+                                                     const char* folder);
+
 /* {"ids":[...]} of a text. `parse_special` 0: added tokens such as <|im_end|> are read as text. */
 SPEECH_API speech_status speech_tokenize(speech_model* model, const char* text, int parse_special,
                                          speech_text** json);

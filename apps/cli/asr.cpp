@@ -195,7 +195,7 @@ class Asr final : public Command {
     check_usage(files);
     model_ = device_.load(model_name);
     // Detection is quick, and the same for files and streams, on one thread.
-    if (!vad_.empty()) detector_ = load_model(vad_, "cpu", 1);
+    if (!vad_.empty()) detector_ = load_model(vad_, {.device = "cpu", .threads = 1});
     if (live_ || files[0] == "-") return run_live();
     return run_files(files);
   }

@@ -22,7 +22,7 @@ class Chat final : public Command {
     sampling_.add(app);
     completion_.add(app);
     device_.add(app);
-    device_.add_quantize(app);
+    device_.add_weights(app);
   }
 
   int run() override {

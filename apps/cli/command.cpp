@@ -183,16 +183,31 @@ void DeviceFlags::add(CLI::App& app) {
       ->check(CLI::PositiveNumber);
 }
 
-void DeviceFlags::add_quantize(CLI::App& app) {
+void DeviceFlags::add_weights(CLI::App& app) {
   app.add_option("--quantize", quantize_,
                  "Quantize a dense folder while loading: int2, int3, int4, int5, int6 or int8");
+  add_group_and_lora(app);
+}
+
+void DeviceFlags::add_group_and_lora(CLI::App& app) {
   app.add_option("--quantize-group", group_, "Columns that share a scale: 32, 64 or 128")
       ->capture_default_str();
+  app.add_option("--lora", lora_, "Add the adapter in this folder (mlx-lm, PEFT) to a dense folder")
+      ->type_name("ADAPTER");
+}
+
+LoadSettings DeviceFlags::settings() const {
+  return {.device = device_,
+          .threads = threads_,
+          .quantize_bits = quantize_.empty() ? 0 : quantize_bits(quantize_),
+          .quantize_group = group_,
+          .lora = lora_};
 }
 
 ModelHandle DeviceFlags::load(const std::string& argument, bool exact) const {
-  return load_model(argument, device_, threads_, quantize_.empty() ? 0 : quantize_bits(quantize_),
-                    group_, exact);
+  LoadSettings with = settings();
+  with.exact = exact;
+  return load_model(argument, with);
 }
 
 int quantize_bits(const std::string& text) {
@@ -218,15 +233,18 @@ std::string model_path(const std::string& argument) {
   }
 }
 
-ModelHandle load_model(const std::string& argument, const std::string& device, int threads,
-                       int quantize_bits, int quantize_group, bool exact) {
+ModelHandle load_model(const std::string& argument, const LoadSettings& settings) {
   std::string path = model_path(argument);
   Handle<speech_load_params, speech_load_params_free> params(speech_load_params_new());
-  check(speech_load_params_set_device(params.get(), device.c_str()));
-  if (threads > 0) check(speech_load_params_set_threads(params.get(), threads));
-  if (exact) check(speech_load_params_set_exact(params.get(), 1));
-  if (quantize_bits > 0) {
-    check(speech_load_params_set_quantization(params.get(), quantize_bits, quantize_group));
+  check(speech_load_params_set_device(params.get(), settings.device.c_str()));
+  if (settings.threads > 0) check(speech_load_params_set_threads(params.get(), settings.threads));
+  if (settings.exact) check(speech_load_params_set_exact(params.get(), 1));
+  if (settings.quantize_bits > 0) {
+    check(speech_load_params_set_quantization(params.get(), settings.quantize_bits,
+                                              settings.quantize_group));
+  }
+  if (!settings.lora.empty()) {
+    check(speech_load_params_set_lora(params.get(), settings.lora.c_str()));
   }
   double start = now();
   speech_model* model = nullptr;

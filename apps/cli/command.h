@@ -138,12 +138,25 @@ class RequestFlags {
   std::vector<std::unique_ptr<Value>> values_;
 };
 
+// How a model is loaded.
+struct LoadSettings {
+  std::string device = "auto";
+  int threads = 0;        // 0: the library's choice
+  int quantize_bits = 0;  // of language models; 0: as stored
+  int quantize_group = 64;
+  std::string lora;  // the folder of an adapter; empty: none
+  bool exact = false;
+};
+
 // --device and --threads.
 class DeviceFlags {
  public:
   void add(CLI::App& app);
-  // --quantize and --quantize-group, for language models.
-  void add_quantize(CLI::App& app);
+  // --quantize, --quantize-group and --lora, for language models.
+  void add_weights(CLI::App& app);
+  // --quantize-group and --lora alone, where a subcommand has a --quantize of its own.
+  void add_group_and_lora(CLI::App& app);
+  LoadSettings settings() const;
   // Loads the model that an argument names, and says so on stderr.
   ModelHandle load(const std::string& argument, bool exact = false) const;
 
@@ -155,8 +168,7 @@ class DeviceFlags {
 // The path a MODEL argument stands for (a name of the catalog or a path); UsageError for an unknown
 // name, Failure where the file is not on this machine.
 std::string model_path(const std::string& argument);
-ModelHandle load_model(const std::string& argument, const std::string& device, int threads,
-                       int quantize_bits = 0, int quantize_group = 64, bool exact = false);
+ModelHandle load_model(const std::string& argument, const LoadSettings& settings);
 
 // Bits of "int4", "4bit" or "4"; UsageError.
 int quantize_bits(const std::string& text);

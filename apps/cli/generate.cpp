@@ -28,7 +28,7 @@ class Generate final : public Command {
     sampling_.add(app);
     completion_.add(app);
     device_.add(app);
-    device_.add_quantize(app);
+    device_.add_weights(app);
   }
 
   int run() override {

@@ -79,7 +79,7 @@ class Serve final : public Command {
     app.add_option("--name", name_, "The model's name in answers (default: its own)");
     completion_.add(app);
     device_.add(app);
-    device_.add_quantize(app);
+    device_.add_weights(app);
   }
 
   int run() override {

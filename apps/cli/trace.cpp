@@ -23,7 +23,7 @@ class TraceCommand final : public Command {
     app.add_flag("--as-run", as_run_,
                  "Products of quantized weights as other commands compute them, with activations "
                  "of 15 bits, not in f32");
-    device_.add_quantize(app);
+    device_.add_weights(app);
     options_.add(app, {"prompt"});
   }
 

@@ -61,6 +61,11 @@ speech_status speech_load_params_set_quantization(speech_load_params* params, in
   });
 }
 
+speech_status speech_load_params_set_lora(speech_load_params* params, const char* folder) {
+  return guarded(
+      [&] { required(params, "params").params.adapter = required_text(folder, "lora"); });
+}
+
 speech_status speech_tokenize(speech_model* model, const char* text, int parse_special,
                               speech_text** json) {
   return guarded([&] {

@@ -111,6 +111,8 @@ struct LoadParams {
   Precision precision = Precision::fast;
   // Language models: affine quantization while loading; 0 bits: weights stay as stored.
   int quantize_bits = 0, quantize_group = 64;
+  // Language models: the folder of a LoRA or DoRA adapter to add to a dense folder's weights.
+  std::string adapter;
   std::function<void(double done)> progress;  // 0..1 while loading, where that takes long
 };
 

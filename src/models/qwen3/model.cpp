@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/gguf.h"
+#include "models/qwen3/adapter.h"
 #include "text/chat_template.h"
 
 namespace speech::qwen3 {
@@ -219,11 +220,9 @@ ModelInfo base_info(const Config& config) {
   return info;
 }
 
-// Everything that could change keys and values: files (name, size, time of change), configuration
-// and quantization.
-std::string folder_identity(const std::string& path, const LoadParams& params) {
-  std::string text = fmt::format("qwen3 v1 f32-cache quantize={}-g{}\n", params.quantize_bits,
-                                 params.quantize_bits ? params.quantize_group : 0);
+// Name, size and time of change of the files of a folder that say what a model computes.
+std::string file_identity(const std::string& path) {
+  std::string text;
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(path)) {
     if (entry.is_regular_file()) files.push_back(entry.path());
@@ -237,6 +236,38 @@ std::string folder_identity(const std::string& path, const LoadParams& params) {
     if (file.filename() == "config.json") text += read_text_file(file.string());
   }
   return text;
+}
+
+// Everything that could change keys and values: files, configuration, quantization and adapter.
+std::string folder_identity(const std::string& path, const LoadParams& params) {
+  std::string text = fmt::format("qwen3 v1 f32-cache quantize={}-g{}\n", params.quantize_bits,
+                                 params.quantize_bits ? params.quantize_group : 0) +
+                     file_identity(path);
+  if (!params.adapter.empty()) text += "adapter\n" + file_identity(params.adapter);
+  return text;
+}
+
+// Bytes of the files in a folder.
+uint64_t folder_bytes(const std::string& path) {
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  return bytes;
+}
+
+// The adapter that `params` names, checked against the base; null: none.
+std::unique_ptr<Adapter> load_adapter(const TensorFile& base, const Config& config,
+                                      const LoadParams& params) {
+  if (params.adapter.empty()) return nullptr;
+  if (params.quantize_bits != 0) {
+    fail_option(Status::unsupported, "lora",
+                "an adapter is not added to weights that are quantized while they are loaded: bake "
+                "it first (speech lora bake BASE ADAPTER OUT), then quantize OUT");
+  }
+  auto adapter = std::make_unique<Adapter>(params.adapter);
+  adapter->check(base, config);
+  return adapter;
 }
 
 }  // namespace
@@ -258,7 +289,7 @@ bool recognizes(const std::string& path, const TensorFile&) {
 ModelInfo folder_info(const std::string& path, const TensorFile& source) {
   ModelInfo info = base_info(folder_config(path));
   for (const TensorEntry& t : source.tensors()) info.weight_bytes += t.bytes.size();
-  info.file_bytes = info.weight_bytes;
+  info.file_bytes = folder_bytes(path);
   return info;
 }
 
@@ -279,8 +310,10 @@ std::unique_ptr<LanguageModel> load_folder_model(const std::string& path,
     fail(Status::model_file, "{}: the tokenizer has {} ids, config.json's vocab_size is {}", path,
          tokenizer->size(), config.vocabulary);
   }
-  Weights weights =
-      load_folder(source, config, {params.quantize_bits, params.quantize_group}, params.progress);
+  std::unique_ptr<Adapter> adapter = load_adapter(*source, config, params);
+  if (adapter) info.file_bytes += folder_bytes(params.adapter);
+  Weights weights = load_folder(source, config, {params.quantize_bits, params.quantize_group},
+                                adapter.get(), params.progress);
   return std::make_unique<Qwen3>(std::move(info), std::move(config), std::move(weights),
                                  std::move(tokenizer), ChatTemplate::find_source(path),
                                  folder_identity(path, params), params);
@@ -292,6 +325,10 @@ std::unique_ptr<LanguageModel> load_gguf_model(std::shared_ptr<const GgufFile> f
     fail_option(Status::unsupported, "quantize",
                 "{} is a GGUF file, which stays as it is; quantize the Hugging Face folder instead",
                 file->path());
+  }
+  if (!params.adapter.empty()) {
+    fail_option(Status::unsupported, "lora",
+                "{} is a GGUF file; adapters are added to Hugging Face folders", file->path());
   }
   Config config = read_config(*file);
   ModelInfo info = gguf_info(*file);

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "models/qwen3/adapter.h"
 #include "quant/codec.h"
 
 namespace speech::qwen3 {
@@ -43,8 +44,8 @@ std::string affine_name(const AffineFormat& f) {
 class Loader {
  public:
   Loader(std::shared_ptr<const TensorFile> file, const Config& config,
-         const LoadQuantization& quantization)
-      : config_(config), quantization_(quantization), pool_(default_threads()) {
+         const LoadQuantization& quantization, const Adapter* adapter = nullptr)
+      : config_(config), quantization_(quantization), adapter_(adapter), pool_(default_threads()) {
     weights_.file = std::move(file);
   }
 
@@ -69,6 +70,8 @@ class Loader {
     const TensorEntry& t = take(module + ".weight");
     std::optional<AffineFormat> affine = packed_format(module, t, cols);
     Weight w = affine ? packed(module, t, *affine, rows, cols) : dense(t, rows, cols);
+    const Delta* delta = adapter_ ? adapter_->find(t.name) : nullptr;
+    if (delta) w = adapted(w, t, *delta);
     if (w.type != WeightType::affine && quantization_.bits != 0) w = quantize(w, t);
     weights_.bytes += static_cast<uint64_t>(w.bytes());
     bytes_by_type_[w.type == WeightType::affine ? affine_name(w.affine)
@@ -191,6 +194,16 @@ class Loader {
     return w;
   }
 
+  Weight adapted(const Weight& w, const TensorEntry& t, const Delta& delta) {
+    auto owned = std::make_unique<std::byte[]>(t.bytes.size());
+    Adapter::apply(delta, t, {owned.get(), t.bytes.size()}, pool_);
+    Weight a = w;
+    a.data = owned.get();
+    weights_.packed.push_back(std::move(owned));
+    file().release(t);
+    return a;
+  }
+
   Weight quantize(const Weight& w, const TensorEntry& t) {
     AffineFormat format{quantization_.bits, quantization_.group, w.type};
     if (w.cols % format.group != 0 || facts(w.type).block != 1) return w;
@@ -231,6 +244,7 @@ class Loader {
 
   const Config& config_;
   LoadQuantization quantization_;
+  const Adapter* adapter_;
   ThreadPool pool_;
   Weights weights_;
   std::set<std::string> used_;
@@ -293,9 +307,9 @@ Weights load(Loader& load, const Config& config, const char* embedding, const ch
 }  // namespace
 
 Weights load_folder(std::shared_ptr<const TensorFile> file, const Config& config,
-                    const LoadQuantization& quantization,
+                    const LoadQuantization& quantization, const Adapter* adapter,
                     const std::function<void(double)>& progress) {
-  Loader loader(std::move(file), config, quantization);
+  Loader loader(std::move(file), config, quantization, adapter);
   auto names = [](int l) {
     return LayerNames{fmt::format("model.layers.{}.", l),
                       "input_layernorm",

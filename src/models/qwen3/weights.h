@@ -19,6 +19,8 @@ struct LoadQuantization {
   int group = 64;
 };
 
+class Adapter;
+
 struct Weights {
   Decoder decoder;
   Weight embedding;   // [vocabulary, hidden]
@@ -36,9 +38,10 @@ struct Weights {
 
 // A Hugging Face or MLX folder. Every tensor the configuration calls for must be there with its
 // exact shape; others are refused, but for `lm_head.*` of a tied model, which is ignored.
-// Error(model_file) names the tensor.
+// Error(model_file) names the tensor. The matrices that `adapter` changes are made anew in memory;
+// null: none.
 Weights load_folder(std::shared_ptr<const TensorFile> file, const Config& config,
-                    const LoadQuantization& quantization,
+                    const LoadQuantization& quantization, const Adapter* adapter = nullptr,
                     const std::function<void(double)>& progress = {});
 
 // A GGUF file with llama.cpp's names.

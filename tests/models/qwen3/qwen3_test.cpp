@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -382,6 +383,51 @@ TEST_F(Qwen3Rewrite, BakesAdaptersAsTheirLibrariesDo) {
     // bf16 ties that fall the other way move a code: hence the wider bound.
     EXPECT_LE(distance(expected, last_logits(*quantized, ids)), 2e-3) << name;
   }
+}
+
+TEST_F(Qwen3Rewrite, AnAdapterAddedWhileLoadingIsTheBakedOne) {
+  auto reference = open_tensor_file(folder("lora") + "/stages.safetensors");
+  std::vector<int32_t> ids = reference_ids(*reference);
+  std::vector<float> base = last_logits(*load(base_), ids);
+  std::set<std::string> fingerprints{load(base_)->fingerprint()};
+  for (const char* name :
+       {"mlx-lora", "mlx-dora", "mlx-lora-all", "peft-lora", "peft-dora", "peft-rslora"}) {
+    LoadParams params{.threads = 2, .adapter = folder("lora") + "/" + name};
+    auto model = qwen3::load_folder_model(base_, open_tensor_file(base_), params);
+    std::vector<float> logits = last_logits(*model, ids);
+    qwen3::bake_lora(base_, params.adapter, out(name));
+    EXPECT_EQ(logits, last_logits(*load(out(name)), ids)) << name;
+    EXPECT_NE(logits, base) << name;
+    EXPECT_TRUE(fingerprints.insert(model->fingerprint()).second) << name;
+  }
+}
+
+TEST(Qwen3, AnAdapterNeedsADenseFolder) {
+  auto refusal = [](const std::string& path, const std::string& adapter, int bits = 0) {
+    LoadParams params{.threads = 1, .quantize_bits = bits, .adapter = adapter};
+    try {
+      if (path.ends_with(".gguf")) {
+        qwen3::load_gguf_model(GgufFile::open(path), params);
+      } else {
+        qwen3::load_folder_model(path, open_tensor_file(path), params);
+      }
+      return std::string("loaded");
+    } catch (const Error& e) {
+      return fmt::format("{} ({}): {}", status_name(e.status()), e.option(), e.what());
+    }
+  };
+  std::string adapter = folder("lora") + "/mlx-lora", dense = folder("dense-tied") + "/checkpoint";
+  for (int bits : {4, 8}) {
+    std::string text = refusal(dense, adapter, bits);
+    EXPECT_TRUE(text.starts_with("unsupported (lora): ")) << text;
+    EXPECT_NE(text.find("speech lora bake"), std::string::npos) << text;
+  }
+  EXPECT_TRUE(refusal(folder("mlx-4bit-g64") + "/checkpoint", adapter).starts_with("unsupported"));
+  EXPECT_TRUE(refusal(folder("gguf") + "/dup-f32.gguf", adapter).starts_with("unsupported (lora)"));
+  // Of another model, and no adapter at all.
+  EXPECT_TRUE(
+      refusal(folder("dense-odd-sharded") + "/checkpoint", adapter).starts_with("model_file"));
+  EXPECT_TRUE(refusal(dense, dense).starts_with("io"));
 }
 
 TEST_F(Qwen3Rewrite, ConvertsToTheGgufOfLlamaCpp) {
