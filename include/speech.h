@@ -535,6 +535,23 @@ SPEECH_API speech_status speech_chat_prompt(speech_completions* completions, con
 SPEECH_API speech_status speech_completions_counts(const speech_completions* completions,
                                                    speech_text** json);
 
+/* Asks the fixtures of a folder and checks the answers, then measures speed and memory; nothing
+ * else may run on `completions` meanwhile. `request`: a JSON object of fields for every fixture's
+ * chat request, or NULL. *report:
+ * {"model":...,"weights":...,"passed":...,"scored":...,"accuracy":...,
+ * "disk_bytes":...,"resident_bytes":...,"first_word_ms":...,"tokens_per_second":...,"score":...,
+ * "fixtures_sha256":...,"fixtures":[{"name","passed","failures","finish_reason","answer"}]}. */
+SPEECH_API speech_status speech_evaluate(speech_completions* completions, const char* fixtures,
+                                         const char* request, speech_progress_callback progress,
+                                         void* user, speech_text** report);
+/* Holds one report against another: *verdict is {"passed":...,"reasons":[...],
+ * "accuracy_change":(percentage points),"score_ratio":...,"lost":[names],"won":[names]}. It passes
+ * when at most `max_loss` points of accuracy are lost and, with `min_score_ratio` above 0, the
+ * score is at least so many times the baseline's. */
+SPEECH_API speech_status speech_compare_evaluations(const char* baseline, const char* candidate,
+                                                    double max_loss, double min_score_ratio,
+                                                    speech_text** verdict);
+
 /* Records the stages of one pass over `ids`. */
 SPEECH_API speech_status speech_trace_ids(speech_trace* trace, speech_model* model,
                                           const int32_t* ids, size_t count);

@@ -29,7 +29,8 @@ class Command {
 };
 
 // Exit codes.
-inline constexpr int exit_done = 0, exit_failure = 1, exit_usage = 2, exit_model_limit = 3;
+inline constexpr int exit_done = 0, exit_failure = 1, exit_usage = 2, exit_model_limit = 3,
+                     exit_regression = 4;
 
 // The command line cannot run: exit 2.
 struct UsageError : std::runtime_error {
@@ -161,7 +162,7 @@ class DeviceFlags {
   ModelHandle load(const std::string& argument, bool exact = false) const;
 
  private:
-  std::string device_ = "auto", quantize_;
+  std::string device_ = "auto", quantize_, lora_;
   int threads_ = 0, group_ = 64;
 };
 
@@ -194,6 +195,7 @@ std::unique_ptr<Command> make_asr();
 std::unique_ptr<Command> make_chat();
 std::unique_ptr<Command> make_convert();
 std::unique_ptr<Command> make_devices();
+std::unique_ptr<Command> make_eval();
 std::unique_ptr<Command> make_generate();
 std::unique_ptr<Command> make_info();
 std::unique_ptr<Command> make_lora();

@@ -21,6 +21,7 @@ constexpr std::array kCommands = {
     Entry{"vad", "Find the speech in recordings", make_vad},
     Entry{"chat", "Talk to a language model", make_chat},
     Entry{"generate", "Continue a text with a language model", make_generate},
+    Entry{"eval", "Score a language model on fixtures, and compare two", make_eval},
     Entry{"serve", "Serve a language model over HTTP, with OpenAI's API", make_serve},
     Entry{"info", "Say what a model or any other tensor file holds", make_info},
     Entry{"models", "List the model names", make_models},

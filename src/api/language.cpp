@@ -5,6 +5,7 @@
 #include "models/language_model.h"
 #include "models/qwen3/rewrite.h"
 #include "tasks/completions.h"
+#include "tasks/evaluation.h"
 
 using namespace speech;
 using namespace speech::api;
@@ -187,6 +188,36 @@ speech_status speech_completions_counts(const speech_completions* completions, s
                                       {"waiting", c.waiting},
                                       {"grammars_compiled", c.grammars}}
                    .dump());
+  });
+}
+
+speech_status speech_evaluate(speech_completions* completions, const char* fixtures,
+                              const char* request, speech_progress_callback progress, void* user,
+                              speech_text** report) {
+  return guarded([&] {
+    EvaluationSettings settings{.request = request ? request : "", .progress = {}};
+    settings.progress = [&](double done) {
+      if (progress && progress(done, user)) fail(Status::cancelled, "cancelled");
+    };
+    give(report, evaluate(required(completions, "completions").completions,
+                          required_text(fixtures, "fixtures"), settings)
+                     .json());
+  });
+}
+
+speech_status speech_compare_evaluations(const char* baseline, const char* candidate,
+                                         double max_loss, double min_score_ratio,
+                                         speech_text** verdict) {
+  return guarded([&] {
+    auto in_range = [](const char* name, double value) {
+      if (!(value >= 0)) fail_option(Status::out_of_range, name, "{}; expected 0 or more", value);
+    };
+    in_range("max_loss", max_loss);
+    in_range("min_score_ratio", min_score_ratio);
+    give(verdict, compare(Evaluation::from_json(required_text(baseline, "baseline")),
+                          Evaluation::from_json(required_text(candidate, "candidate")),
+                          {max_loss, min_score_ratio})
+                      .json());
   });
 }
 

@@ -119,4 +119,15 @@ std::string nfc(std::string_view text) {
   return out;
 }
 
+std::string lower_case(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    CodePoint c = decode_utf8(text, i);
+    append_utf8(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<int32_t>(c.value))));
+    i += c.size;
+  }
+  return out;
+}
+
 }  // namespace speech

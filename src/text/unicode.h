@@ -16,4 +16,8 @@ CharClass char_class(uint32_t code_point);
 // classes: later characters are left as they are.
 std::string nfc(std::string_view text);
 
+// Each character in lower case by Unicode's one-to-one mapping, for comparing without regard to
+// case. Invalid UTF-8 becomes U+FFFD.
+std::string lower_case(std::string_view text);
+
 }  // namespace speech

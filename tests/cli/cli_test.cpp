@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "audio/read.h"
 #include "audio/write.h"
@@ -359,6 +361,140 @@ TEST_F(CliAsr, BadAudioIsAnErrorThatNamesTheFile) {
     EXPECT_EQ(run.code, 1) << name;
     EXPECT_EQ(run.out, "Who left the pi\n") << name;  // of the file before
     EXPECT_TRUE(contains(run.err, "speech: ") && contains(run.err, path(name))) << run.err;
+  }
+}
+
+// Evaluations of a tiny random model; tests/data/eval says which fixtures pass by the schema alone.
+class CliEval : public Cli {
+ protected:
+  static std::string eval(const std::string& rest = "") {
+    return "eval " + data_path("qwen3/dense-tied/checkpoint") + " --fixtures " + data_path("eval") +
+           " --threads 2 " + rest;
+  }
+  // A report in which exactly the fixtures pass that are named.
+  std::string report(const std::string& name, const json& run, std::set<std::string> passed) const {
+    json edited = run;
+    for (json& f : edited["fixtures"]) {
+      if (f["passed"].is_null()) continue;
+      f["failures"] = passed.count(f["name"]) ? json::array() : json::array({"wrong"});
+    }
+    std::ofstream(path(name)) << edited;
+    return path(name);
+  }
+};
+
+TEST_F(CliEval, TheTableHasARowForEachQuantization) {
+  Result run = speech(eval("--quantize none,int8,int4"));
+  EXPECT_EQ(run.code, 0) << run.err;
+  std::istringstream lines(run.out);
+  std::string line, model, weights, fixtures, word;
+  std::getline(lines, line);
+  for (const char* column :
+       {"WEIGHTS", "FIXTURES", "DISK MB", "RSS MB", "TTFW MS", "TOK/S", "SCORE", "GATE"}) {
+    EXPECT_TRUE(contains(line, column)) << column;
+  }
+  for (auto [type, gate] : {std::pair{"bf16", "baseline"}, std::pair{"int8-g64", "pass"},
+                            std::pair{"int4-g64", "pass"}}) {
+    ASSERT_TRUE(std::getline(lines, line));
+    std::istringstream words(line);
+    words >> model >> weights >> fixtures;
+    EXPECT_EQ(model, "checkpoint");
+    EXPECT_EQ(weights, type);
+    EXPECT_EQ(fixtures, "2/5");
+    for (int i = 0; i < 5; ++i) {  // disk, memory, time, speed, score
+      words >> word;
+      EXPECT_GT(std::stod(word), 0) << line;
+    }
+    words >> word;
+    EXPECT_EQ(word, gate);
+  }
+  EXPECT_FALSE(std::getline(lines, line));
+  EXPECT_TRUE(contains(run.err, "never_digits: does not say \"7\"")) << run.err;
+}
+
+TEST_F(CliEval, TheGateDecidesTheExitCode) {
+  Result run = speech(eval("--format json"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  json out = json::parse(run.out);
+  ASSERT_EQ(out["runs"].size(), 1u);
+  EXPECT_EQ(out["gate"][0], nullptr);
+  EXPECT_EQ(out["runs"][0]["passed"], 2);
+  EXPECT_EQ(out["runs"][0]["scored"], 5);
+  EXPECT_EQ(out["runs"][0]["fixtures"].size(), 6u);
+  std::string better =
+      report("better.json", out["runs"][0], {"always_by_schema", "always_one_of", "never_click"});
+  std::string worse = report("worse.json", out["runs"][0], {"always_by_schema"});
+
+  run = speech(eval("--quantize int4 --format json --baseline " + better));
+  EXPECT_EQ(run.code, 4) << run.err;
+  json gate = json::parse(run.out)["gate"][0];
+  EXPECT_EQ(gate["passed"], false);
+  EXPECT_EQ(gate["lost"], json::array({"never_click"}));
+  EXPECT_NEAR(gate["accuracy_change"].get<double>(), -20, 1e-9);
+  EXPECT_TRUE(contains(run.err, "the gate fails")) << run.err;
+  EXPECT_EQ(speech(eval("--max-loss 20 --baseline " + better)).code, 0);
+
+  run = speech(eval("--quantize int4 --format json --baseline " + worse));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(json::parse(run.out)["gate"][0]["won"], json::array({"always_one_of"}));
+  EXPECT_EQ(speech(eval("--min-score-ratio 1e9 --baseline " + worse)).code, 4);
+  // The output of one run is the baseline of the next; so is another model.
+  std::ofstream(path("whole.json")) << out;
+  EXPECT_EQ(speech(eval("--baseline " + path("whole.json"))).code, 0);
+  run = speech(eval("--baseline " + data_path("qwen3/mlx-4bit-g64/checkpoint")));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(contains(run.out, "int4-g64") && contains(run.out, "baseline")) << run.out;
+}
+
+TEST_F(CliEval, WhatCannotBeScoredIsAnError) {
+  auto fails = [&](const std::string& arguments, int code, const std::string& message) {
+    Result run = speech(arguments);
+    EXPECT_EQ(run.code, code) << arguments << "\n" << run.err;
+    EXPECT_TRUE(contains(run.err, message)) << arguments << "\n" << run.err;
+    EXPECT_EQ(run.out, "");
+  };
+  std::string model = data_path("qwen3/dense-tied/checkpoint");
+  fails("eval " + model, 2, "--fixtures");
+  fails(eval("--quantize int7"), 2, "int7");
+  fails(eval("--max-loss -1"), 2, "--max-loss");
+  fails("eval " + model + " --fixtures " + path("missing"), 1, "speech: io (fixtures): ");
+  fails(eval("--baseline " + data_path("eval/planner_answers.json")), 1,
+        "speech: invalid_argument");
+  fails("eval " + data_path("eval/schema.json") + "/ --fixtures " + data_path("eval"), 1,
+        "speech: ");
+  // Other questions are not compared.
+  std::ofstream(path("grammar")) << "root ::= \"{}\"";
+  Result run = speech(eval("--format json --grammar " + path("grammar")));
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::ofstream(path("other.json")) << run.out;
+  fails(eval("--baseline " + path("other.json")), 1, "speech: invalid_argument (baseline): ");
+}
+
+TEST_F(Cli, AdaptersAreForDenseWeights) {
+  std::string dense = data_path("qwen3/dense-tied/checkpoint");
+  std::string lora = " --lora " + data_path("qwen3/lora/mlx-lora");
+  std::string rest =
+      " --threads 2 --ids 5,9,33,7 --max-tokens 8 --temperature 0 --ignore-eos --format json";
+  Result plain = speech("generate " + dense + rest),
+         with = speech("generate " + dense + lora + rest);
+  EXPECT_EQ(with.code, 0) << with.err;
+  EXPECT_NE(json::parse(plain.out)["logprobs"], json::parse(with.out)["logprobs"]);
+  ASSERT_EQ(
+      speech("lora bake " + dense + " " + data_path("qwen3/lora/mlx-lora") + " " + path("baked"))
+          .code,
+      0);
+  EXPECT_EQ(speech("generate " + path("baked") + rest).out, with.out);
+  for (const char* command : {"generate", "chat", "serve"}) {
+    std::string input = std::string(command) == "generate" ? " -p a" : "";
+    Result run = speech(command + (" " + dense) + lora + " --quantize int4 </dev/null" + input);
+    EXPECT_EQ(run.code, 1) << command << run.err;
+    EXPECT_TRUE(contains(run.err, "speech: unsupported (lora): ") &&
+                contains(run.err, "speech lora bake"))
+        << command << run.err;
+    run = speech(command + (" " + data_path("qwen3/mlx-4bit-g64/checkpoint")) + lora +
+                 " </dev/null" + input);
+    EXPECT_EQ(run.code, 1) << command << run.err;
+    EXPECT_TRUE(contains(run.err, "quantized already")) << command << run.err;
   }
 }
 
