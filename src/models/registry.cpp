@@ -72,12 +72,20 @@ ModelInfo read_model_info(const std::string& path) {
 
 std::unique_ptr<Model> load_model(const std::string& path, const LoadParams& params) {
   auto source = open_tensor_file(path);
+  std::unique_ptr<Model> model;
   if (auto gguf = std::dynamic_pointer_cast<const GgufFile>(source)) {
     const Family& family = family_of(*gguf);
-    return family.load(std::move(gguf), params);
+    model = family.load(std::move(gguf), params);
+  } else {
+    const Family& family = family_of(path, *source);
+    model = family.load_checkpoint(path, std::move(source), params);
   }
-  const Family& family = family_of(path, *source);
-  return family.load_checkpoint(path, std::move(source), params);
+  bool changed = params.quantize_bits != 0 || !params.adapter.empty();
+  if (changed && model->info().task != Task::language) {
+    fail_option(Status::unsupported, params.adapter.empty() ? "quantize" : "lora",
+                "{} is no language model: its weights are used as they are stored", path);
+  }
+  return model;
 }
 
 }  // namespace speech

@@ -470,6 +470,16 @@ TEST_F(CliEval, WhatCannotBeScoredIsAnError) {
   fails(eval("--baseline " + path("other.json")), 1, "speech: invalid_argument (baseline): ");
 }
 
+TEST_F(Cli, WeightsOfLanguageModelsAloneAreChanged) {
+  for (const std::string& flag : {std::string("quantize"), std::string("lora")}) {
+    std::string value = flag == "lora" ? data_path("qwen3/lora/mlx-lora") : "int4";
+    Result run = speech("trace silero-vad " + jfk() + " --out " + path("stages") + " --" + flag +
+                        " " + value);
+    EXPECT_EQ(run.code, 1) << run.err;
+    EXPECT_TRUE(contains(run.err, "speech: unsupported (" + flag + "): ")) << run.err;
+  }
+}
+
 TEST_F(Cli, AdaptersAreForDenseWeights) {
   std::string dense = data_path("qwen3/dense-tied/checkpoint");
   std::string lora = " --lora " + data_path("qwen3/lora/mlx-lora");
