@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   std::fprintf(stderr, "%s; %s (%s)\n", report.processor.c_str(), report.chosen.c_str(),
                report.reason.c_str());
   for (int threads = 1; threads <= report.default_threads; threads *= 2) {
-    const speech::bench::Limits& limits = speech::bench::limits(threads);
+    const speech::MachineLimits& limits = speech::bench::limits(threads);
     std::fprintf(stderr, "%d thread(s): f32 multiply-add peak %.1f GFLOPS, memory read %.1f GB/s\n",
                  threads, limits.flops * 1e-9, limits.read_bytes * 1e-9);
   }

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/threads.h"
 #include "bench/limits.h"
 #include "compute/backend.h"
 #include "compute/cpu/decode.h"
@@ -59,17 +60,11 @@ double thread_seconds() {
 
 // One thread's multiply-add peak, now.
 double peak_of_one_thread() {
-  auto loop = fma_loop_scalar;
-#if defined(__x86_64__)
   cpu::Isa isa = cpu::choose_isa().isa;
-  if (isa == cpu::Isa::avx2) loop = fma_loop_avx2;
-  if (isa >= cpu::Isa::avx512) loop = fma_loop_avx512;
-#endif
-  constexpr int64_t kCount = 20000;
   double best = 0;
   for (int trial = 0; trial < 10; ++trial) {
     double start = thread_seconds();
-    double flops = loop(kCount) * kCount;
+    double flops = cpu::multiply_adds(isa, 20000);
     best = std::max(best, flops / (thread_seconds() - start));
   }
   return best;
