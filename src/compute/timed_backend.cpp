@@ -6,6 +6,18 @@
 namespace speech {
 namespace {
 
+constexpr int64_t kFewRows = 16;
+
+// Pairs of a query and a key that it sees, of `rows` queries behind `offset` keys.
+double visible_pairs(const AttentionMask& mask, int64_t rows, int64_t keys, int64_t offset) {
+  const double n = static_cast<double>(rows);
+  if (mask.causal) return n * static_cast<double>(offset) + n * (n + 1) / 2;
+  if (mask.window_left >= 0 && mask.window_right >= 0) {
+    keys = std::min(keys, mask.window_left + mask.window_right + 1);
+  }
+  return n * static_cast<double>(keys);
+}
+
 class TimedBackend : public Backend {
  public:
   TimedBackend(std::unique_ptr<Backend> inner, OpTimes& times)
@@ -35,7 +47,9 @@ class TimedBackend : public Backend {
               const Epilogue& epilogue) override {
     times_.products.push_back({x.rows(), w});
     const double n = static_cast<double>(x.rows());
-    run(x.rows() < 16 ? "matmul, few rows" : "matmul", 2 * n * static_cast<double>(w.rows * w.cols),
+    const char* kind = x.rows() < kFewRows ? "matmul, few rows" : "matmul";
+    times_.entries[kind].bytes += static_cast<double>(w.bytes());
+    run(kind, 2 * n * static_cast<double>(w.rows * w.cols),
         [&] { inner_->matmul(out, x, w, epilogue); });
   }
   void gather(const Tensor& out, const Weight& w, std::span<const int32_t> ids) override {
@@ -43,22 +57,26 @@ class TimedBackend : public Backend {
   }
   void attention(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v, float scale,
                  const AttentionMask& mask) override {
-    run("attention", 4.0 * static_cast<double>(q.size() * k.dim(0)),
+    const double width = static_cast<double>(q.size() / q.dim(0));
+    run("attention", 4 * width * visible_pairs(mask, q.dim(0), k.dim(0), mask.query_offset),
         [&] { inner_->attention(out, q, k, v, scale, mask); });
   }
   void attention_batch(const Tensor& out, const Tensor& q,
                        std::span<const AttentionSequence> sequences, float scale,
                        const AttentionMask& mask) override {
-    run("attention", 0, [&] { inner_->attention_batch(out, q, sequences, scale, mask); });
+    double pairs = 0;
+    for (const AttentionSequence& s : sequences) {
+      pairs += visible_pairs(mask, s.rows, s.k.dim(0), s.query_offset);
+    }
+    run("attention", 4 * static_cast<double>(q.size() / q.dim(0)) * pairs,
+        [&] { inner_->attention_batch(out, q, sequences, scale, mask); });
   }
   void relative_attention(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
                           const Tensor& p, const Tensor& u, const Tensor& v_bias, float scale,
                           const AttentionMask& mask) override {
-    int64_t keys = k.dim(0);
-    if (mask.window_left >= 0 && mask.window_right >= 0) {
-      keys = std::min(keys, mask.window_left + mask.window_right + 1);
-    }
-    run("relative attention", 6.0 * static_cast<double>(q.size() * keys),
+    const double width = static_cast<double>(q.size() / q.dim(0));
+    run("relative attention",
+        6 * width * visible_pairs(mask, q.dim(0), k.dim(0), mask.query_offset),
         [&] { inner_->relative_attention(out, q, k, v, p, u, v_bias, scale, mask); });
   }
   void rope(const Tensor& x, std::span<const int32_t> positions, std::span<const float> frequency,
@@ -142,6 +160,12 @@ class TimedBackend : public Backend {
 double OpTimes::total() const {
   double sum = 0;
   for (const auto& [name, entry] : entries) sum += entry.seconds;
+  return sum;
+}
+
+double OpTimes::product_bytes() const {
+  double sum = 0;
+  for (const auto& [name, entry] : entries) sum += entry.bytes;
   return sum;
 }
 

@@ -1,4 +1,6 @@
 // A backend that counts the time of each kind of operation: for profiles of whole models.
+//
+// Products of fewer than 16 rows are a kind of their own: they are bound by reading the weights.
 #pragma once
 
 #include <map>
@@ -15,6 +17,7 @@ struct OpTimes {
     int64_t calls = 0;
     double seconds = 0;
     double operations = 0;  // 2 per multiply-add, of products and attention
+    double bytes = 0;       // of weights, of products
   };
   struct Product {
     int64_t rows;
@@ -24,6 +27,7 @@ struct OpTimes {
   std::vector<Product> products;         // every product in order
 
   double total() const;
+  double product_bytes() const;  // of weights that all products read
 };
 
 // Runs everything on `inner` and adds up in `times`, which must outlive it.
