@@ -1,26 +1,17 @@
-// Measures a FastConformer model.
+// Compares the weight types of a FastConformer model.
 //
-//   fastconformer_tool profile MODEL.gguf AUDIO [--threads N] [--runs N]
-//       Where the time of a transcription goes, by kind of operation, and what the same matrix
-//       products take alone.
 //   fastconformer_tool fidelity F32.gguf AUDIO...
 //       How far each weight type moves the encoder's output, the logits of the joint network and
 //       the tokens: the table of docs/fidelity.md.
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <set>
 
 #include "audio/read.h"
 #include "base/error.h"
-#include "compute/timed_backend.h"
 #include "formats/gguf.h"
 #include "models/fastconformer/family.h"
 #include "models/quantize.h"
@@ -28,86 +19,9 @@
 namespace speech {
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::unique_ptr<Recognizer> load(const std::string& path, const LoadParams& params) {
-  auto model = fastconformer_family.load(GgufFile::open(path), params);
+std::unique_ptr<Recognizer> load(const std::string& path) {
+  auto model = fastconformer_family.load(GgufFile::open(path), {});
   return std::unique_ptr<Recognizer>(static_cast<Recognizer*>(model.release()));
-}
-
-// The same products on inputs of the same sizes, without what follows them.
-double products_alone(const OpTimes& times, Backend& backend) {
-  Workspace workspace;
-  double seconds = 0;
-  for (const OpTimes::Product& p : times.products) {
-    Workspace::Scope scope(workspace);
-    Tensor x = workspace.tensor({p.rows, p.weight.cols}),
-           out = workspace.tensor({p.rows, p.weight.rows});
-    std::vector<float> values(static_cast<size_t>(x.size()));
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<float>(i * 2654435761u % 2001) / 1000.0f - 1.0f;
-    }
-    backend.write(x, values);
-    backend.fill(out, 0);
-    const double begin = now();
-    backend.matmul(out, x, p.weight);
-    seconds += now() - begin;
-  }
-  return seconds;
-}
-
-void profile(const std::string& path, const std::string& audio, int threads, int runs) {
-  OpTimes times;
-  LoadParams params;
-  params.threads = threads;
-  params.wrap_backend = [&](std::unique_ptr<Backend> b) {
-    return make_timed_backend(std::move(b), times);
-  };
-  const double start = now();
-  auto model = load(path, params);
-  fmt::print("{} {}, {} threads, load {:.1f} ms\n", model->info().name, model->info().weight_type,
-             model->threads(), 1e3 * (now() - start));
-  const AudioFile file = read_audio(audio);
-  const AudioView view{file.samples, file.rate};
-  const double length = static_cast<double>(file.samples.size()) / file.rate;
-  double best = 0;
-  OpTimes best_times;
-  for (int i = 0; i < runs; ++i) {
-    times = {};
-    const double begin = now();
-    model->transcribe({&view, 1}, {}, {});
-    const double seconds = now() - begin;
-    if (i == 0 || seconds < best) {
-      best = seconds;
-      best_times = times;
-    }
-  }
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  auto plain = make_cpu_backend(threads);
-  double alone = 0;
-  for (int i = 0; i < runs; ++i) {
-    const double seconds = products_alone(best_times, *plain);
-    if (i == 0 || seconds < alone) alone = seconds;
-  }
-  fmt::print("{:.2f} s of audio in {:.3f} s (RTF {:.4f}), peak {:.1f} MB, file {:.1f} MB\n", length,
-             best, best / length, static_cast<double>(usage.ru_maxrss) / 1024,
-             static_cast<double>(model->info().file_bytes) / 1048576);
-  std::vector<std::pair<std::string, OpTimes::Entry>> sorted(best_times.entries.begin(),
-                                                             best_times.entries.end());
-  std::sort(sorted.begin(), sorted.end(),
-            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  fmt::print("{:<20} {:>7} {:>10} {:>7} {:>8}\n", "operation", "calls", "ms", "share", "GOPS");
-  for (const auto& [name, e] : sorted) {
-    fmt::print("{:<20} {:>7} {:>10.2f} {:>6.1f}% {:>8}\n", name, e.calls, 1e3 * e.seconds,
-               100 * e.seconds / best,
-               e.operations > 0 ? fmt::format("{:.1f}", e.operations / e.seconds / 1e9) : "");
-  }
-  fmt::print("{:<20} {:>7} {:>10.2f} {:>6.1f}%\n", "the rest", "",
-             1e3 * (best - best_times.total()), 100 * (best - best_times.total()) / best);
-  fmt::print("its products alone: {:.2f} ms = {:.2f} of the whole\n", 1e3 * alone, alone / best);
 }
 
 // Relative RMS difference of a stage, or of its first `rows` rows.
@@ -165,7 +79,7 @@ void fidelity(const std::string& path, const std::vector<std::string>& audio) {
   for (const auto& name : audio) files.push_back(read_audio(name));
   std::vector<Result> reference;
   {
-    auto model = load(path, {});
+    auto model = load(path);
     for (const auto& file : files) reference.push_back(run(*model, file));
     fmt::print("{}: {}\n\n", model->info().name,
                "relative RMS difference from F32, and tokens that change");
@@ -175,7 +89,7 @@ void fidelity(const std::string& path, const std::vector<std::string>& audio) {
       (std::filesystem::temp_directory_path() / fmt::format("fidelity-{}.gguf", getpid())).string();
   for (const char* name : {"f16", "q8_0", "q6_k", "q5_k", "q4_k"}) {
     quantize({&fastconformer_family, 1}, path, temporary, {.type = quantize_type(name)}, {});
-    auto model = load(temporary, {});
+    auto model = load(temporary);
     double encoded = 0, logits = 0;
     size_t changed = 0, tokens = 0;
     for (size_t i = 0; i < files.size(); ++i) {
@@ -193,27 +107,11 @@ void fidelity(const std::string& path, const std::vector<std::string>& audio) {
 }
 
 int main(const std::vector<std::string>& arguments) {
-  std::vector<std::string> names;
-  int threads = 0, runs = 3;
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    if (arguments[i] == "--threads" && i + 1 < arguments.size()) {
-      threads = std::atoi(arguments[++i].c_str());
-    } else if (arguments[i] == "--runs" && i + 1 < arguments.size()) {
-      runs = std::atoi(arguments[++i].c_str());
-    } else {
-      names.push_back(arguments[i]);
-    }
-  }
-  if (!arguments.empty() && arguments[0] == "profile" && names.size() == 2) {
-    profile(names[0], names[1], threads, std::max(1, runs));
-  } else if (!arguments.empty() && arguments[0] == "fidelity" && names.size() >= 2) {
-    fidelity(names[0], {names.begin() + 1, names.end()});
-  } else {
-    fmt::print(stderr,
-               "usage: fastconformer_tool profile MODEL.gguf AUDIO [--threads N] [--runs N]\n"
-               "       fastconformer_tool fidelity F32.gguf AUDIO...\n");
+  if (arguments.size() < 3 || arguments[0] != "fidelity") {
+    fmt::print(stderr, "usage: fastconformer_tool fidelity F32.gguf AUDIO...\n");
     return 2;
   }
+  fidelity(arguments[1], {arguments.begin() + 2, arguments.end()});
   return 0;
 }
 

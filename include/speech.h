@@ -562,6 +562,30 @@ SPEECH_API speech_status speech_lora_bake(const char* base, const char* adapter,
                                           const char* out_path, speech_progress_callback progress,
                                           void* user);
 
+/* ---- profiles ---- */
+
+/* What a whole model does with its time and memory. Recognition and detection run on audio,
+ * language models on random ids: a prompt in one pass, then tokens one by one, then those of
+ * several sequences at once. */
+typedef struct speech_profile_params speech_profile_params;
+SPEECH_API speech_profile_params* speech_profile_params_new(void); /* NULL: out of memory */
+SPEECH_API void speech_profile_params_free(speech_profile_params* params);
+/* Copies `count` samples at `rate` Hz; default: a made-up voice of `seconds`, by default 30. */
+SPEECH_API speech_status speech_profile_params_set_audio(speech_profile_params* params,
+                                                         const float* samples, size_t count,
+                                                         int rate);
+SPEECH_API speech_status speech_profile_params_set_seconds(speech_profile_params* params,
+                                                           double seconds);
+/* Default: 512, 64 and 4; sequences 1 leaves the third work out. */
+SPEECH_API speech_status speech_profile_params_set_tokens(speech_profile_params* params, int prompt,
+                                                          int tokens, int sequences);
+/* Runs of each work, of which the fastest counts, after one that does not; default 3. */
+SPEECH_API speech_status speech_profile_params_set_runs(speech_profile_params* params, int runs);
+/* Loads the model and measures it; both params may be NULL. Values are checked here. The object
+ * that *json gets is described in docs/cli.md. */
+SPEECH_API speech_status speech_profile(const char* path, const speech_load_params* load_params,
+                                        const speech_profile_params* params, speech_text** json);
+
 #ifdef __cplusplus
 }
 #endif

@@ -233,9 +233,8 @@ std::string model_path(const std::string& argument) {
   }
 }
 
-ModelHandle load_model(const std::string& argument, const LoadSettings& settings) {
-  std::string path = model_path(argument);
-  Handle<speech_load_params, speech_load_params_free> params(speech_load_params_new());
+LoadParamsHandle load_params(const LoadSettings& settings) {
+  LoadParamsHandle params(speech_load_params_new());
   check(speech_load_params_set_device(params.get(), settings.device.c_str()));
   if (settings.threads > 0) check(speech_load_params_set_threads(params.get(), settings.threads));
   if (settings.exact) check(speech_load_params_set_exact(params.get(), 1));
@@ -246,6 +245,12 @@ ModelHandle load_model(const std::string& argument, const LoadSettings& settings
   if (!settings.lora.empty()) {
     check(speech_load_params_set_lora(params.get(), settings.lora.c_str()));
   }
+  return params;
+}
+
+ModelHandle load_model(const std::string& argument, const LoadSettings& settings) {
+  std::string path = model_path(argument);
+  LoadParamsHandle params = load_params(settings);
   double start = now();
   speech_model* model = nullptr;
   check(speech_model_load(path.c_str(), params.get(), &model));

@@ -101,6 +101,7 @@ using TraceHandle = Handle<speech_trace, speech_trace_free>;
 using LiveHandle = Handle<speech_live, speech_live_free>;
 using TextHandle = Handle<speech_text, speech_text_free>;
 using CompletionsHandle = Handle<speech_completions, speech_completions_free>;
+using LoadParamsHandle = Handle<speech_load_params, speech_load_params_free>;
 using LiveEventHandle = Handle<speech_live_event, speech_live_event_free>;
 
 RequestHandle new_request(speech_model* model);
@@ -169,6 +170,7 @@ class DeviceFlags {
 // The path a MODEL argument stands for (a name of the catalog or a path); UsageError for an unknown
 // name, Failure where the file is not on this machine.
 std::string model_path(const std::string& argument);
+LoadParamsHandle load_params(const LoadSettings& settings);
 ModelHandle load_model(const std::string& argument, const LoadSettings& settings);
 
 // Bits of "int4", "4bit" or "4"; UsageError.
@@ -192,6 +194,7 @@ double now();  // seconds, monotonic
 
 // The subcommands; each is defined in its file.
 std::unique_ptr<Command> make_asr();
+std::unique_ptr<Command> make_bench();
 std::unique_ptr<Command> make_chat();
 std::unique_ptr<Command> make_convert();
 std::unique_ptr<Command> make_devices();

@@ -30,6 +30,7 @@ constexpr std::array kCommands = {
     Entry{"quantize", "Rewrite a model file with another weight type", make_quantize},
     Entry{"lora", "Bake an adapter into a language model", make_lora},
     Entry{"tokenize", "Say the token ids of a text or a chat", make_tokenize},
+    Entry{"bench", "Measure the speed and memory of a whole model", make_bench},
     Entry{"trace", "Write the tensors of every stage of a run", make_trace},
 };
 

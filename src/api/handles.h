@@ -43,6 +43,10 @@ struct speech_result {
   bool has_text = true;
 };
 
+struct speech_text {
+  std::string text;
+};
+
 struct speech_trace {
   speech::Trace trace;
 };
@@ -97,6 +101,9 @@ T& required(T* pointer, const char* name) {
   return *pointer;
 }
 std::string required_text(const char* text, const char* name);  // not empty either
+
+// What a load runs with: the defaults for null; Error(device) for a device that is not here.
+LoadParams checked_params(const speech_load_params* params);
 
 // Holds a model for one request. A callback that uses the model it was called for is refused
 // instead of waiting for itself for ever.

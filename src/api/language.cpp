@@ -10,10 +10,6 @@
 using namespace speech;
 using namespace speech::api;
 
-struct speech_text {
-  std::string text;
-};
-
 struct speech_completions_params {
   CompletionSettings settings;
 };

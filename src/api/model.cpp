@@ -9,6 +9,25 @@ speech_model::speech_model(std::unique_ptr<Model> loaded)
     : model(std::move(loaded)), info(model->info(), model->device(), model->threads()) {}
 
 namespace speech::api {
+namespace {
+
+// The device of a load; a GPU that is not there is an error, never the CPU instead.
+std::string checked_device(std::string name) {
+  for (char& c : name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  if (name == "auto" || name == "cpu") return name;
+  fail_option(Status::device, "device",
+              "there is no device \"{}\" here; the devices are: auto, cpu", name);
+}
+
+}  // namespace
+
+LoadParams checked_params(const speech_load_params* params) {
+  LoadParams load = params ? params->params : LoadParams();
+  load.device = checked_device(load.device);
+  return load;
+}
 
 Lease::Lease(speech_model& model) : model_(model) {
   if (model.owner.load() == std::this_thread::get_id()) {
@@ -26,16 +45,6 @@ Lease::~Lease() {
 }  // namespace speech::api
 
 namespace {
-
-// The device of a load; a GPU that is not there is an error, never the CPU instead.
-std::string checked_device(std::string name) {
-  for (char& c : name) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  if (name == "auto" || name == "cpu") return name;
-  fail_option(Status::device, "device",
-              "there is no device \"{}\" here; the devices are: auto, cpu", name);
-}
 
 void warm_up(Model& model) {
   std::vector<float> silence(static_cast<size_t>(model.info().sample_rate), 0.0f);
@@ -85,9 +94,7 @@ speech_status speech_model_load(const char* path, const speech_load_params* para
   return guarded([&] {
     std::string name = required_text(path, "model_path");
     required(model, "model");
-    LoadParams load = params ? params->params : LoadParams();
-    load.device = checked_device(load.device);
-    auto loaded = std::make_unique<speech_model>(load_model(name, load));
+    auto loaded = std::make_unique<speech_model>(load_model(name, checked_params(params)));
     if (params && params->warmup) warm_up(*loaded->model);
     *model = loaded.release();
   });

@@ -121,8 +121,13 @@ struct Control {
   std::function<bool(double done)> progress;  // 0..1; true stops the request
   const std::atomic<bool>* cancel = nullptr;
   Trace* trace = nullptr;
+  // Called when a stage of the work begins ("features", "encoder", "decoding"): for profiles.
+  std::function<void(const char* name)> stage;
 
   void check() const;
+  void begin_stage(const char* name) const {
+    if (stage) stage(name);
+  }
   void report(double done) const;  // calls progress; throws Error(cancelled) when told to stop
 };
 

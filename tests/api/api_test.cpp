@@ -79,6 +79,8 @@ TEST_F(Api, NullsAreErrorsNotCrashes) {
   EXPECT_EQ(speech_trace_write(nullptr, "x"), SPEECH_INVALID_ARGUMENT);
   EXPECT_EQ(speech_quantize(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr),
             SPEECH_INVALID_ARGUMENT);
+  EXPECT_EQ(speech_profile(nullptr, nullptr, nullptr, nullptr), SPEECH_INVALID_ARGUMENT);
+  EXPECT_EQ(speech_profile_params_set_runs(nullptr, 1), SPEECH_INVALID_ARGUMENT);
   EXPECT_EQ(speech_result_text(nullptr), nullptr);
   EXPECT_EQ(speech_model_info_name(nullptr), nullptr);
   EXPECT_EQ(speech_request_result(nullptr), nullptr);

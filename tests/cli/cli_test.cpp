@@ -81,7 +81,8 @@ TEST_F(Cli, UsageErrorsExitWith2AndPointToTheHelp) {
         "vad silero-vad a.wav --threshold 0.5x", "vad silero-vad a.wav --speech-pad-ms 1.5",
         "vad silero-vad a.wav --no-timestamps", "vad a.wav b.wav", "vad silero-vad:q8_0 a.wav",
         "vad silero-vad a/x.wav b/x.wav --split d", "trace silero-vad a.wav", "asr m.gguf -",
-        "asr m.gguf --live", "asr m.gguf a.wav b.wav --format srt", "quantize a.gguf b.gguf"}) {
+        "asr m.gguf --live", "bench", "asr m.gguf a.wav b.wav --format srt",
+        "quantize a.gguf b.gguf"}) {
     Result run = speech(arguments);
     EXPECT_EQ(run.code, 2) << arguments << "\n" << run.err;
     EXPECT_EQ(run.out, "") << arguments;
@@ -201,6 +202,37 @@ TEST_F(Cli, InfoAndDevices) {
   EXPECT_TRUE(contains(run.out, "lstm.hh.weight") && contains(run.out, "[512, 128]")) << run.out;
   run = speech("devices --json");
   EXPECT_EQ(json::parse(run.out)["devices"][0]["kind"], "cpu");
+}
+
+TEST_F(Cli, BenchMeasuresAModel) {
+  Result run = speech("bench silero-vad " + jfk() + " --runs 2 --threads 1 --format json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  json profile = json::parse(run.out);
+  EXPECT_EQ(profile["model"], "silero-vad");
+  EXPECT_EQ(profile["threads"], 1);
+  for (const char* field : {"load_seconds", "peak_memory_bytes", "peak_flops", "read_bandwidth"}) {
+    EXPECT_GT(profile[field].get<double>(), 0) << field;
+  }
+  ASSERT_EQ(profile["works"].size(), 1u);
+  const json& work = profile["works"][0];
+  EXPECT_EQ(work["name"], "detection");
+  EXPECT_NEAR(work["amount"].get<double>(), 11.0, 1e-9);
+  EXPECT_EQ(work["runs"].size(), 2u);
+  double shares = 0;
+  for (const json& operation : work["operations"]) shares += operation["share"].get<double>();
+  EXPECT_NEAR(shares, 1, 1e-9);
+
+  run = speech("bench " + data_path("qwen3/dense-tied/checkpoint") +
+               " --prompt-tokens 20 --tokens 2 --sequences 1 --runs 1");
+  ASSERT_EQ(run.code, 0) << run.err;
+  for (const char* part : {"prompt: 20 tokens in ", "decode: 2 tokens in ", "limits: ", "matmul"}) {
+    EXPECT_TRUE(contains(run.out, part)) << part << "\n" << run.out;
+  }
+  EXPECT_FALSE(contains(run.out, "batch: "));
+
+  EXPECT_EQ(speech("bench silero-vad --seconds 0").code, 1);
+  EXPECT_EQ(speech("bench silero-vad --prompt-tokens 5").code, 2);
+  EXPECT_EQ(speech("bench " + data_path("qwen3/dense-tied/checkpoint") + " " + jfk()).code, 2);
 }
 
 TEST_F(Cli, TraceWritesTheStagesOrNothing) {

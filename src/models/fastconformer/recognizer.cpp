@@ -79,6 +79,7 @@ std::span<const float> prepare(AudioView audio, int rate, std::vector<float>& re
 std::vector<Emissions> FastConformer::recognize(std::span<const Piece> pieces, Decoding decoding,
                                                 const Control& control, Trace* trace, double done,
                                                 double share) const {
+  control.begin_stage("features");
   std::vector<std::vector<float>> features;
   for (const Piece& p : pieces) {
     features.push_back(frontend_->features(p.samples, trace));
@@ -86,6 +87,7 @@ std::vector<Emissions> FastConformer::recognize(std::span<const Piece> pieces, D
   }
   Workspace workspace;
   Run run{*backend_, workspace, trace};
+  control.begin_stage("encoder");
   std::vector<Utterance> utterances;
   const double layers = config_.encoder.num_layers;
   const Tensor encoded = encode(run, weights_, config_, features, utterances, [&](int layer) {
@@ -93,6 +95,7 @@ std::vector<Emissions> FastConformer::recognize(std::span<const Piece> pieces, D
     control.report(done + share * 0.95 * (layer + 1) / layers);
   });
 
+  control.begin_stage("decoding");
   if (!weights_.ctc.weight.empty() && (decoding == Decoding::ctc || trace)) {
     auto tokens = decode_ctc(run, weights_.ctc, encoded, utterances);
     if (decoding == Decoding::ctc) return tokens;
@@ -196,6 +199,7 @@ std::vector<Transcript> FastConformer::transcribe(std::span<const AudioView> aud
     control.report(static_cast<double>(done) / static_cast<double>(total));
   }
 
+  control.begin_stage("text");
   std::vector<Transcript> out;
   for (size_t i = 0; i < audio.size(); ++i) {
     out.push_back(transcript(merge_windows(windows[i], std::move(tokens[i])), rule, timestamps));

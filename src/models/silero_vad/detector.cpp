@@ -260,6 +260,7 @@ class SileroDetector final : public Detector {
   SileroDetector(Weights weights, ModelInfo info, const LoadParams& params)
       : network_(std::move(weights)),
         backend_(make_cpu_backend(params.threads > 0 ? params.threads : 1, params.precision)) {
+    if (params.wrap_backend) backend_ = params.wrap_backend(std::move(backend_));
     info_ = std::move(info);
   }
 
