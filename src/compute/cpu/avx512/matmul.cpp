@@ -12,6 +12,7 @@ namespace {
 template <int kValue>
 struct Index {
   static constexpr int value = kValue;
+  constexpr operator int() const { return value; }
 };
 template <int... kValues>
 using Indices = std::integer_sequence<int, kValues...>;

@@ -7,8 +7,20 @@
 // rows in order.
 #pragma once
 
+// Instrumented code would take minutes to compile if all of it were inlined.
+#if defined(__SANITIZE_ADDRESS__)
+#define SPEECH_INLINE inline
+#define SPEECH_INLINE_LAMBDA
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SPEECH_INLINE inline
+#define SPEECH_INLINE_LAMBDA
+#endif
+#endif
+#ifndef SPEECH_INLINE
 #define SPEECH_INLINE __attribute__((always_inline)) inline
 #define SPEECH_INLINE_LAMBDA __attribute__((always_inline))
+#endif
 
 namespace speech::cpu {
 namespace {
@@ -465,45 +477,53 @@ struct Quantized {
   }
 };
 
-// Columns of a float matrix: take(column, values, how many). A whole cache line of each row is read
-// at once: rows may lie a power of two apart, so that lines put off would be gone.
-template <typename Take>
-SPEECH_INLINE void read_floats(const PackedRows& w, Rows& rows, int64_t col, int columns,
-                               const Take& take) {
-  int size = w.type == WeightType::f32 ? 4 : 2, step = 4 * kLanes / size;
-  auto read = [&](const Rows& from, int64_t offset, int c, int count) SPEECH_INLINE_LAMBDA {
+// Columns of a float matrix, kCount from a line of each row (32-bit elements, one or two columns
+// each, that `decode` turns into columns): take(column, values, how many). A whole cache line of
+// each row is read at once: rows may lie a power of two apart, so that lines put off would be gone.
+template <int kCount, typename Decode, typename Take>
+SPEECH_INLINE void read_lines(Rows& rows, int64_t col, int columns, const Decode& decode,
+                              const Take& take) {
+  constexpr int kSize = 4 * kLanes / kCount;
+  auto read = [&](const Rows& from, int64_t offset, int c, auto count) SPEECH_INLINE_LAMBDA {
     I u[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) u[i] = V::load(from.at(i) + offset);
     V::transpose(u);
-    F values[2 * kLanes];
-    if (w.type == WeightType::f32) {
+    F values[kCount];
 #pragma GCC unroll 16
-      for (int q = 0; q < kLanes; ++q) values[q] = V::as_float(u[q]);
-    } else if (w.type == WeightType::f16) {
-#pragma GCC unroll 16
-      for (int q = 0; q < kLanes; ++q) V::halves(u[q], values[2 * q], values[2 * q + 1]);
-    } else {
-#pragma GCC unroll 16
-      for (int q = 0; q < kLanes; ++q) {
-        values[2 * q] = V::as_float(V::template sll32<16>(u[q]));
-        values[2 * q + 1] = V::as_float(V::and_(u[q], V::set32(static_cast<int>(0xffff0000))));
-      }
-    }
+    for (int q = 0; q < kLanes; ++q) decode(u[q], values + kCount / kLanes * q);
     take(c, values, count);
   };
   int c = 0;
-  for (; c + step <= columns; c += step) {
+  for (; c + kCount <= columns; c += kCount) {
     rows.prefetch(4 * kLanes * kLanes);
-    read(rows, (col + c) * size, c, step);
+    read(rows, (col + c) * kSize, c, Index<kCount>{});
   }
   if (c == columns) return;
   alignas(64) uint8_t rest[kLanes][4 * kLanes] = {};  // nothing may be read behind the row
   for (int i = 0; i < kLanes; ++i) {
-    __builtin_memcpy(rest[i], rows.at(i) + (col + c) * size,
-                     static_cast<size_t>((columns - c) * size));
+    __builtin_memcpy(rest[i], rows.at(i) + (col + c) * kSize,
+                     static_cast<size_t>((columns - c) * kSize));
   }
   read(Rows(rest[0], 4 * kLanes, 0), 0, c, columns - c);
+}
+
+template <typename Take>
+SPEECH_INLINE void read_floats(const PackedRows& w, Rows& rows, int64_t col, int columns,
+                               const Take& take) {
+  if (w.type == WeightType::f32) {
+    auto decode = [](I v, F* out) SPEECH_INLINE_LAMBDA { out[0] = V::as_float(v); };
+    read_lines<kLanes>(rows, col, columns, decode, take);
+  } else if (w.type == WeightType::f16) {
+    auto decode = [](I v, F* out) SPEECH_INLINE_LAMBDA { V::halves(v, out[0], out[1]); };
+    read_lines<2 * kLanes>(rows, col, columns, decode, take);
+  } else {
+    auto decode = [](I v, F* out) SPEECH_INLINE_LAMBDA {
+      out[0] = V::as_float(V::template sll32<16>(v));
+      out[1] = V::as_float(V::and_(v, V::set32(static_cast<int>(0xffff0000))));
+    };
+    read_lines<2 * kLanes>(rows, col, columns, decode, take);
+  }
 }
 
 // ---------------------------------------------------------------- unpacking
@@ -542,9 +562,10 @@ void unpack_float(const PackedRows& w, int64_t row, int64_t col, int columns, Ne
   for (int half = 0; half < 2; ++half) {
     Rows rows(w.data, w.row_bytes, row + half * kLanes, next.data);
     float* out = panel + half * kLanes;
-    read_floats(w, rows, col, columns, [&](int c, const F* values, int count) SPEECH_INLINE_LAMBDA {
-      for (int i = 0; i < count; ++i) V::store_f(out + (c + i) * kPanelRows, values[i]);
-    });
+    read_floats(w, rows, col, columns,
+                [&](int c, const F* values, auto count) SPEECH_INLINE_LAMBDA {
+                  for (int i = 0; i < count; ++i) V::store_f(out + (c + i) * kPanelRows, values[i]);
+                });
     next.data = rows.next;
   }
 }
@@ -768,9 +789,10 @@ void direct_float_of(const PackedRows& w, int64_t row, Next next, const FloatUni
     F acc[kRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) acc[r] = V::zero_f();
-    auto take = [&](int c, const F* values, int count) SPEECH_INLINE_LAMBDA {
+    auto take = [&](int c, const F* values, auto count) SPEECH_INLINE_LAMBDA {
+      int most = count;
 #pragma GCC unroll 32
-      for (int i = 0; i < count; ++i) {
+      for (int i = 0; i < most; ++i) {
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
           acc[r] = V::fma(values[i], V::broadcast_f(x + r * kFloatColumns + c + i), acc[r]);
