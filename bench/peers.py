@@ -249,18 +249,22 @@ class Engine:
     def measure(self, args, audio):
         command = shlex.split(args.run_with) + command_of(args, self.name, self.kind, self.path,
                                                           audio)
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
-        except subprocess.TimeoutExpired:
-            self.problem = f"took over {args.limit} s"
-            return
-        except OSError as error:
-            self.problem = str(error)
-            return
-        lines = done.stdout.strip().splitlines()
-        if done.returncode != 0 or not lines:
-            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            self.problem = f"exit code {done.returncode}: {last}"
+        # Files, not pipes: a measurement must not wait for this process to read.
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            try:
+                code = subprocess.run(command, stdout=out, stderr=err, timeout=args.limit).returncode
+            except subprocess.TimeoutExpired:
+                self.problem = f"took over {args.limit} s"
+                return
+            except OSError as error:
+                self.problem = str(error)
+                return
+            out.seek(0)
+            err.seek(0)
+            lines = out.read().strip().splitlines()
+            errors = err.read().strip().splitlines() or ["no output"]
+        if code != 0 or not lines:
+            self.problem = f"exit code {code}: {errors[-1]}"
             return
         figures = json.loads(lines[-1])
         self.rounds.append(figures_of_speech(figures) if self.name == "speech" else figures)
