@@ -276,23 +276,24 @@ class Profiler {
                             static_cast<double>(settings_.tokens) * settings_.sequences,
                             settings_.sequences);
     }
+    KvCache seen = model.new_cache();
     for (int run = 0; run <= settings_.runs; ++run) {
-      KvCache seen = model.new_cache();
+      seen = model.new_cache();
       Timing timing = time([&](const Control&) {
         LanguageModel::Input input{&seen, prompt};
         model.step({&input, 1});
       });
       if (run > 0) measured[0].add(std::move(timing), peak(), seen.bytes());
-      // One sequence goes on in the prompt's own cache, so that the memory until here is that of a
-      // request.
       timing = decode(model, {&seen, 1}, next);
       if (run > 0) measured[1].add(std::move(timing), peak(), seen.bytes());
-      if (settings_.sequences == 1) continue;
+    }
+    // Only now, so that the memory until here is that of one sequence.
+    for (int run = 0; settings_.sequences > 1 && run <= settings_.runs; ++run) {
       std::vector<KvCache> caches;
       for (int i = 0; i < settings_.sequences; ++i) {
         caches.push_back(seen.prefix(settings_.prompt_tokens));
       }
-      timing = decode(model, caches, next);
+      Timing timing = decode(model, caches, next);
       size_t cache_bytes = 0;
       for (const KvCache& cache : caches) cache_bytes += cache.bytes();
       if (run > 0) measured[2].add(std::move(timing), peak(), cache_bytes);
