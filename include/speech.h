@@ -477,6 +477,11 @@ SPEECH_API speech_status speech_load_params_set_quantization(speech_load_params*
 SPEECH_API speech_status speech_load_params_set_lora(speech_load_params* params,
                                                      const char* folder);
 
+/* How language models keep the keys and values of what they have read: "f32" (the default), or
+ * "f16", half the memory. */
+SPEECH_API speech_status speech_load_params_set_kv_cache(speech_load_params* params,
+                                                         const char* type);
+
 /* {"ids":[...]} of a text. `parse_special` 0: added tokens such as <|im_end|> are read as text. */
 SPEECH_API speech_status speech_tokenize(speech_model* model, const char* text, int parse_special,
                                          speech_text** json);

@@ -201,7 +201,14 @@ LoadSettings DeviceFlags::settings() const {
           .threads = threads_,
           .quantize_bits = quantize_.empty() ? 0 : quantize_bits(quantize_),
           .quantize_group = group_,
-          .lora = lora_};
+          .lora = lora_,
+          .kv_cache = kv_cache_};
+}
+
+void DeviceFlags::add_kv_cache(CLI::App& app) {
+  app.add_option("--kv-cache", kv_cache_, "Keys and values as f32, or as f16 in half the memory")
+      ->check(CLI::IsMember({"f32", "f16"}))
+      ->capture_default_str();
 }
 
 ModelHandle DeviceFlags::load(const std::string& argument, bool exact) const {
@@ -245,6 +252,7 @@ LoadParamsHandle load_params(const LoadSettings& settings) {
   if (!settings.lora.empty()) {
     check(speech_load_params_set_lora(params.get(), settings.lora.c_str()));
   }
+  check(speech_load_params_set_kv_cache(params.get(), settings.kv_cache.c_str()));
   return params;
 }
 

@@ -147,6 +147,7 @@ struct LoadSettings {
   int quantize_bits = 0;  // of language models; 0: as stored
   int quantize_group = 64;
   std::string lora;  // the folder of an adapter; empty: none
+  std::string kv_cache = "f32";
   bool exact = false;
 };
 
@@ -158,12 +159,14 @@ class DeviceFlags {
   void add_weights(CLI::App& app);
   // --quantize-group and --lora alone, where a subcommand has a --quantize of its own.
   void add_group_and_lora(CLI::App& app);
+  // --kv-cache, for those that generate.
+  void add_kv_cache(CLI::App& app);
   LoadSettings settings() const;
   // Loads the model that an argument names, and says so on stderr.
   ModelHandle load(const std::string& argument, bool exact = false) const;
 
  private:
-  std::string device_ = "auto", quantize_, lora_;
+  std::string device_ = "auto", quantize_, lora_, kv_cache_ = "f32";
   int threads_ = 0, group_ = 64;
 };
 

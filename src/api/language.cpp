@@ -63,6 +63,13 @@ speech_status speech_load_params_set_lora(speech_load_params* params, const char
       [&] { required(params, "params").params.adapter = required_text(folder, "lora"); });
 }
 
+speech_status speech_load_params_set_kv_cache(speech_load_params* params, const char* type) {
+  return guarded([&] {
+    KvType kv = kv_type(required_text(type, "kv_cache"));
+    required(params, "params").params.kv_cache = kv;
+  });
+}
+
 speech_status speech_tokenize(speech_model* model, const char* text, int parse_special,
                               speech_text** json) {
   return guarded([&] {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "compute/activation.h"
+#include "compute/kv_cache.h"
 #include "compute/tensor.h"
 #include "compute/workspace.h"
 
@@ -81,6 +82,12 @@ class Backend {
   // out[n, heads, d] from q[n, heads, d], k and v [s, kv_heads, d]; heads a multiple of kv_heads
   // (query head j reads kv head j / (heads / kv_heads)); softmax(scale * q k^T + mask) v.
   virtual void attention(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
+                         float scale, const AttentionMask& mask) = 0;
+  // Rows of a cache: x[rows, heads, d] as they are, or rounded to the nearest f16 (values beyond
+  // its range to the largest one). Attention over them gives the bytes it gives over their values
+  // in f32.
+  virtual void store(const KvRows& out, const Tensor& x) = 0;
+  virtual void attention(const Tensor& out, const Tensor& q, const KvRows& k, const KvRows& v,
                          float scale, const AttentionMask& mask) = 0;
   // The same for several sequences at once (decoding steps of a server, prompts of several
   // lengths): the rows of q and out are those of the sequences one after another. Each row gets the

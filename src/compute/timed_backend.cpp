@@ -61,6 +61,14 @@ class TimedBackend : public Backend {
     run("attention", 4 * width * visible_pairs(mask, q.dim(0), k.dim(0), mask.query_offset),
         [&] { inner_->attention(out, q, k, v, scale, mask); });
   }
+  void store(const KvRows& out, const Tensor& x) override {
+    run("copy", 0, [&] { inner_->store(out, x); });
+  }
+  void attention(const Tensor& out, const Tensor& q, const KvRows& k, const KvRows& v, float scale,
+                 const AttentionMask& mask) override {
+    run("attention", 4.0 * static_cast<double>(q.size() * k.rows),
+        [&] { inner_->attention(out, q, k, v, scale, mask); });
+  }
   void attention_batch(const Tensor& out, const Tensor& q,
                        std::span<const AttentionSequence> sequences, float scale,
                        const AttentionMask& mask) override {

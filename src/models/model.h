@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "compute/kv_cache.h"
 #include "compute/trace.h"
 
 namespace speech {
@@ -113,6 +114,7 @@ struct LoadParams {
   int quantize_bits = 0, quantize_group = 64;
   // Language models: the folder of a LoRA or DoRA adapter to add to a dense folder's weights.
   std::string adapter;
+  KvType kv_cache = KvType::f32;              // keys and values of language models
   std::function<void(double done)> progress;  // 0..1 while loading, where that takes long
 };
 

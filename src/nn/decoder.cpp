@@ -15,15 +15,17 @@ struct LayerTrace {
   }
 };
 
-// The softmax of queries q[n, heads, d] against keys k[s, kv_heads, d], [heads, n, s], which the
-// operation on attention keeps to itself: with the rows of an identity as values it gives the
-// weights of d keys at a time.
-void trace_attention_weights(const LayerTrace& stage, const Tensor& q, const Tensor& k, float scale,
+// The softmax of queries q[n, heads, d] against a cache's keys k[s, kv_heads, d], [heads, n, s],
+// which the operation on attention keeps to itself: with the rows of an identity as values it gives
+// the weights of d keys at a time.
+void trace_attention_weights(const LayerTrace& stage, const Tensor& q, const KvRows& k, float scale,
                              const AttentionMask& mask) {
   Backend& b = stage.run.backend;
-  int64_t n = q.dim(0), heads = q.dim(1), d = q.dim(2), s = k.dim(0), kv_heads = k.dim(1);
+  int64_t n = q.dim(0), heads = q.dim(1), d = q.dim(2), s = k.rows, kv_heads = k.heads;
   Workspace::Scope scope(stage.run.workspace);
   Tensor ones = stage.run.tensor({s, kv_heads, d});
+  KvCache values(1, kv_heads, d, k.type);
+  values.reserve(s);
   Tensor out = stage.run.tensor({n, heads, d});
   std::vector<float> identity(static_cast<size_t>(s * kv_heads * d));
   std::vector<float> part(static_cast<size_t>(n * heads * d));
@@ -35,7 +37,8 @@ void trace_attention_weights(const LayerTrace& stage, const Tensor& q, const Ten
       identity[static_cast<size_t>((first * kv_heads + i) * d + i / kv_heads)] = 1;
     }
     b.write(ones, identity);
-    b.attention(out, q, k, ones, scale, mask);
+    b.store(values.value_rows(0, s), ones);
+    b.attention(out, q, k, values.value_rows(0, s), scale, mask);
     b.read(out, part);
     for (int64_t row = 0; row < n * heads; ++row) {
       auto to = (row % heads * n + row / heads) * s + first;
@@ -86,8 +89,8 @@ void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
   int64_t row = 0;
   for (const DecoderRows& s : sequences) {
     auto rows = [&](const Tensor& t) { return t.slice(0, row, row + s.count); };
-    b.copy(s.cache->key_rows(l, s.count), rows(k));
-    b.copy(s.cache->value_rows(l, s.count), rows(v));
+    b.store(s.cache->key_rows(l, s.count), rows(k));
+    b.store(s.cache->value_rows(l, s.count), rows(v));
     AttentionMask mask{.causal = true, .query_offset = s.cache->positions()};
     b.attention(rows(a), rows(q), s.cache->keys(l, s.count), s.cache->values(l, s.count), scale,
                 mask);

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kMagic[8] = {'S', 'P', 'K', 'V', '0', '0', '0', '1'};
+constexpr char kMagic[8] = {'S', 'P', 'K', 'V', '0', '0', '0', '2'};
 
 uint64_t hash(std::span<const std::byte> bytes) {  // FNV-1a
   uint64_t h = 0xCBF29CE484222325u;
@@ -36,7 +36,7 @@ size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
 // The head of a file; fingerprint, ids, then keys and values of each layer follow.
 struct Header {
   char magic[8];
-  uint64_t fingerprint_size, ids, layers, row;
+  uint64_t fingerprint_size, ids, layers, row_bytes;
   uint32_t checksum;  // of all that follows the header
   uint32_t reserved;
 };
@@ -137,17 +137,17 @@ void PromptCache::write_file(std::span<const int32_t> ids, const KvCache& cache)
   std::string fingerprint = model_.fingerprint();
   std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(fingerprint)),
                                                 std::as_bytes(ids)};
-  size_t values = ids.size() * static_cast<size_t>(cache.row_size());
+  size_t side = ids.size() * cache.row_bytes();
   for (int l = 0; l < cache.layers(); ++l) {
-    parts.push_back(std::as_bytes(cache.raw_keys(l).first(values)));
-    parts.push_back(std::as_bytes(cache.raw_values(l).first(values)));
+    parts.push_back(cache.raw_keys(l).first(side));
+    parts.push_back(cache.raw_values(l).first(side));
   }
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   header.fingerprint_size = fingerprint.size();
   header.ids = ids.size();
   header.layers = static_cast<uint64_t>(cache.layers());
-  header.row = static_cast<uint64_t>(cache.row_size());
+  header.row_bytes = cache.row_bytes();
   for (auto part : parts) header.checksum = crc(header.checksum, part);
   OutputFile out(path);
   out.write(std::as_bytes(std::span(&header, 1)));
@@ -181,11 +181,11 @@ std::optional<PromptCache::Entry> PromptCache::read_file(const std::string& path
   std::span<const std::byte> rest = bytes.subspan(sizeof header);
   KvCache cache = model_.new_cache();
   if (header.layers != static_cast<uint64_t>(cache.layers()) ||
-      header.row != static_cast<uint64_t>(cache.row_size()) ||
-      header.fingerprint_size > rest.size() || header.ids > rest.size() / 4 || header.ids == 0) {
+      header.row_bytes != cache.row_bytes() || header.fingerprint_size > rest.size() ||
+      header.ids > rest.size() / 4 || header.ids == 0) {
     broken("its sizes are not this model's");
   }
-  uint64_t side = header.ids * header.row * sizeof(float);
+  uint64_t side = header.ids * header.row_bytes;
   if (rest.size() != header.fingerprint_size + header.ids * 4 + 2 * header.layers * side) {
     broken("it is cut short");
   }
@@ -200,17 +200,13 @@ std::optional<PromptCache::Entry> PromptCache::read_file(const std::string& path
   if (shared <= common) return std::nullopt;
   if (crc(0, rest) != header.checksum) broken("its checksum is wrong");
 
-  const std::byte* from = rest.data() + fingerprint.size() + header.ids * 4;
-  size_t values = shared * header.row;
-  std::vector<std::vector<float>> keys(header.layers), rows(header.layers);
+  std::span<const std::byte> rows = rest.subspan(fingerprint.size() + header.ids * 4);
+  std::vector<std::span<const std::byte>> keys, values;
   for (size_t l = 0; l < header.layers; ++l) {
-    for (auto* to : {&keys[l], &rows[l]}) {
-      to->resize(values);
-      std::memcpy(to->data(), from, values * sizeof(float));
-      from += side;
-    }
+    keys.push_back(rows.subspan(2 * l * side, shared * header.row_bytes));
+    values.push_back(rows.subspan((2 * l + 1) * side, shared * header.row_bytes));
   }
-  cache.restore(keys, rows);
+  cache.restore(static_cast<int64_t>(shared), keys, values);
   stored.resize(shared);
   return Entry{std::move(stored), std::move(cache)};
 }

@@ -97,6 +97,9 @@ TEST_F(Api, LoadingSaysWhatIsWrong) {
   EXPECT_NE(std::string(speech_last_error()).find("/nonexistent/x.gguf"), std::string::npos);
   auto* params = speech_load_params_new();
   EXPECT_EQ(speech_load_params_set_threads(params, 0), SPEECH_OUT_OF_RANGE);
+  EXPECT_EQ(speech_load_params_set_kv_cache(params, "f16"), SPEECH_OK);
+  EXPECT_EQ(speech_load_params_set_kv_cache(params, "q8_0"), SPEECH_INVALID_ARGUMENT);
+  EXPECT_EQ(option(), "kv_cache");
   EXPECT_EQ(speech_load_params_set_device(params, "gpu"), SPEECH_OK);
   EXPECT_EQ(speech_model_load("/nonexistent/x.gguf", params, &model), SPEECH_DEVICE);
   EXPECT_EQ(option(), "device");

@@ -75,14 +75,26 @@ TEST_F(Cli, VersionAndHelp) {
 }
 
 TEST_F(Cli, UsageErrorsExitWith2AndPointToTheHelp) {
-  for (const char* arguments :
-       {"", "listen", "vad", "vad silero-vad", "vad silero-vad a.wav --format xml",
-        "vad silero-vad a.wav --threads 2x", "vad silero-vad a.wav --threshold",
-        "vad silero-vad a.wav --threshold 0.5x", "vad silero-vad a.wav --speech-pad-ms 1.5",
-        "vad silero-vad a.wav --no-timestamps", "vad a.wav b.wav", "vad silero-vad:q8_0 a.wav",
-        "vad silero-vad a/x.wav b/x.wav --split d", "trace silero-vad a.wav", "asr m.gguf -",
-        "asr m.gguf --live", "bench", "asr m.gguf a.wav b.wav --format srt",
-        "quantize a.gguf b.gguf"}) {
+  for (const char* arguments : {"",
+                                "listen",
+                                "vad",
+                                "vad silero-vad",
+                                "vad silero-vad a.wav --format xml",
+                                "vad silero-vad a.wav --threads 2x",
+                                "vad silero-vad a.wav --threshold",
+                                "vad silero-vad a.wav --threshold 0.5x",
+                                "vad silero-vad a.wav --speech-pad-ms 1.5",
+                                "vad silero-vad a.wav --no-timestamps",
+                                "vad a.wav b.wav",
+                                "vad silero-vad:q8_0 a.wav",
+                                "vad silero-vad a/x.wav b/x.wav --split d",
+                                "trace silero-vad a.wav",
+                                "asr m.gguf -",
+                                "serve m --kv-cache q8_0",
+                                "asr m.gguf --live",
+                                "bench",
+                                "asr m.gguf a.wav b.wav --format srt",
+                                "quantize a.gguf b.gguf"}) {
     Result run = speech(arguments);
     EXPECT_EQ(run.code, 2) << arguments << "\n" << run.err;
     EXPECT_EQ(run.out, "") << arguments;

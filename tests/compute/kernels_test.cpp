@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compute/cpu/isa.h"
+#include "quant/half.h"
 
 namespace speech::cpu {
 namespace {
@@ -376,6 +377,60 @@ TEST_P(KernelsTest, AttentionDoesNotDependOnTheTile) {
         << c.queries << " queries, " << c.keys << " keys, d " << c.d << " global " << c.global
         << " left " << c.left << " relative " << c.relative;
     ASSERT_EQ(std::memcmp(out.data(), five.data(), out.size() * 4), 0);
+  }
+}
+
+// f16 rows give the bytes that their values in f32 give.
+TEST_P(KernelsTest, AttentionOverHalfRowsEqualsAttentionOverTheirValues) {
+  for (const AttentionCase& c : attention_cases()) {
+    if (c.relative) continue;
+    AttentionData data(c);
+    auto rounded = [](std::vector<float>& values) {
+      std::vector<uint16_t> bits(values.size());
+      for (size_t i = 0; i < values.size(); ++i) {
+        bits[i] = f32_to_f16(values[i]);
+        values[i] = f16_to_f32(bits[i]);
+      }
+      return bits;
+    };
+    std::vector<uint16_t> k = rounded(data.k), v = rounded(data.v);
+    for (int64_t tile : {0, 1}) {
+      for (const Kernels* table : {&fast(), &reference()}) {
+        data.args.k_half = data.args.v_half = nullptr;
+        std::vector<float> expected = data.run(*table, tile);
+        data.args.k_half = k.data() + 1;
+        data.args.v_half = v.data() + 1;
+        std::vector<float> out = data.run(*table, tile);
+        ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * 4), 0)
+            << c.queries << " queries, " << c.keys << " keys, d " << c.d << " global " << c.global
+            << " tile " << tile;
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, HalvesAreTheNearestOnes) {
+  std::vector<float> x = random_values(1000, 1, 3);
+  for (float v : {0.0f, -0.0f, 1e-8f, 3e-8f, 6e-8f, 5.96e-8f, 6.1e-5f, 1.00048828125f, 65504.0f,
+                  65519.0f, 65520.0f, 1e30f, -1e30f, kInf, -kInf}) {
+    x.push_back(v);
+  }
+  x.push_back(kNan);
+  for (size_t n : {x.size(), size_t{1}, size_t{7}, size_t{33}}) {
+    std::vector<uint16_t> out(n), expected(n);
+    fast().to_half(out.data(), x.data() + x.size() - n, static_cast<int64_t>(n));
+    reference().to_half(expected.data(), x.data() + x.size() - n, static_cast<int64_t>(n));
+    ASSERT_EQ(out, expected);
+    for (size_t i = 0; i < n; ++i) {
+      float value = x[x.size() - n + i], half = f16_to_f32(out[i]);
+      if (std::isnan(value)) {
+        ASSERT_TRUE(std::isnan(half));
+      } else if (std::abs(value) > 65504) {
+        ASSERT_EQ(half, std::copysign(65504.0f, value));
+      } else {
+        ASSERT_LE(std::abs(half - value), std::max(std::abs(value) * 0x1p-11f, 0x1p-25f)) << value;
+      }
+    }
   }
 }
 

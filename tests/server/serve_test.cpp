@@ -122,7 +122,7 @@ TEST(Serve, ASecondSignalCutsOff) {
 
 TEST(Serve, FlagsReachTheServer) {
   ServeProcess server({"--api-key", "k", "--name", "other", "--cors-origin", "https://a.example",
-                       "--quantize", "int8"});
+                       "--quantize", "int8", "--kv-cache", "f16"});
   EXPECT_EQ(HttpClient(server.port()).request("GET", "/v1/models").status, 401);
   testing::Reply reply =
       HttpClient(server.port())

@@ -120,6 +120,20 @@ TEST_F(PromptCacheTest, FilesOutliveTheProcess) {
   KvCache none = model_->new_cache();
   EXPECT_EQ(logits(*found, next), logits(none, next));
   EXPECT_FALSE(cache.find(next, 30));
+
+  // Keys and values in f16 are another model's, and have files of their own.
+  std::string path = testing::data_path("qwen3/dense-tied/checkpoint");
+  model_ = qwen3::load_folder_model(path, open_tensor_file(path),
+                                    {.threads = 2, .kv_cache = KvType::f16});
+  PromptCache half(*model_, {}, folder);
+  EXPECT_FALSE(half.find(next));
+  half.write(prompt, computed(prompt));
+  PromptCache again(*model_, {}, folder);
+  found = again.find(next);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->type(), KvType::f16);
+  none = model_->new_cache();
+  EXPECT_EQ(logits(*found, next), logits(none, next));
   fs::remove_all(folder);
 }
 

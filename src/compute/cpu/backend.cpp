@@ -258,6 +258,41 @@ class CpuBackend final : public Backend {
     attention_batch(out, q, {&sequence, 1}, scale, mask);
   }
 
+  void store(const KvRows& out, const Tensor& x) override {
+    if (out.type == KvType::f32) return copy(kv_tensor(out), x);
+    expect(x.rank() == 3 && x.dim(0) == out.rows && x.dim(1) == out.heads && x.dim(2) == out.d,
+           "store", "x [rows, heads, d] of the cache", "x", x);
+    Rows from(x);
+    auto* to = reinterpret_cast<uint16_t*>(out.data);
+    constexpr int64_t kTile = 64;  // rows
+    int64_t count = out.rows * out.heads;
+    std::lock_guard lock(mutex_);
+    pool_.run(tiles_of(count, kTile), [&](int64_t tile, int) {
+      for (int64_t r = tile * kTile; r < std::min(count, (tile + 1) * kTile); ++r) {
+        kernels_.to_half(to + r * out.d, from[r], out.d);
+      }
+    });
+  }
+
+  void attention(const Tensor& out, const Tensor& q, const KvRows& k, const KvRows& v, float scale,
+                 const AttentionMask& mask) override {
+    if (k.type != v.type || k.rows != v.rows || k.heads != v.heads || k.d != v.d) {
+      fail(Status::internal, "attention: keys and values of a cache differ in shape or type");
+    }
+    if (k.type == KvType::f32) {
+      return attention(out, q, kv_tensor(k), kv_tensor(v), scale, mask);
+    }
+    expect(q.rank() == 3 && same_shape(out, q), "attention", "out and q [n, heads, d]", "out", out,
+           "q", q);
+    // The shape is that of f32 rows; nothing is read through this view.
+    Tensor shape = kv_tensor(k);
+    AttentionArgs args = attention_args(out, q, shape, shape, scale, mask);
+    args.k = args.v = nullptr;
+    args.k_half = reinterpret_cast<const uint16_t*>(k.data);
+    args.v_half = reinterpret_cast<const uint16_t*>(v.data);
+    run_attention({args});
+  }
+
   void attention_batch(const Tensor& out, const Tensor& q,
                        std::span<const AttentionSequence> sequences, float scale,
                        const AttentionMask& mask) override {
@@ -614,6 +649,10 @@ class CpuBackend final : public Backend {
     }
     stride = rows.stride();
     return data(t);
+  }
+
+  static Tensor kv_tensor(const KvRows& rows) {
+    return TensorAccess::make(reinterpret_cast<float*>(rows.data), {rows.rows, rows.heads, rows.d});
   }
 
   static AttentionArgs attention_args(const Tensor& out, const Tensor& q, const Tensor& k,

@@ -30,6 +30,7 @@ inline constexpr int64_t kUnlimited = int64_t{1} << 60;
 struct AttentionArgs {
   float* out;
   const float *q, *k, *v;
+  const uint16_t *k_half, *v_half;  // f16 rows in the place of k and v; null: those
   int64_t out_row, out_head, q_row, q_head, k_row, k_head, v_row, v_head;
   int64_t queries, keys;
   int64_t heads, kv_heads;
@@ -70,6 +71,8 @@ struct Kernels {
   void (*magnitude)(float* out, const float* re, const float* im, int64_t n);
   void (*epilogue)(float* out, const float* x, const EpilogueRow& row, int64_t n);
   void (*exp)(float* out, const float* x, int64_t n);
+  // To f16, to the nearest even; beyond its range: the largest. NaN stays.
+  void (*to_half)(uint16_t* out, const float* x, int64_t n);
 
   // ---- one row, in place; null weight or bias: left out ----
   void (*rms_norm)(float* out, const float* x, const float* weight, float eps, int64_t n);

@@ -31,6 +31,7 @@ class Qwen3 final : public LanguageModel {
         tokenizer_(std::move(tokenizer)),
         chat_template_(std::move(chat_template)),
         identity_(std::move(identity)),
+        kv_type_(params.kv_cache),
         backend_(make_cpu_backend(params.threads, params.precision)) {
     if (params.wrap_backend) backend_ = params.wrap_backend(std::move(backend_));
     info_ = std::move(info);
@@ -51,7 +52,7 @@ class Qwen3 final : public LanguageModel {
 
   KvCache new_cache() const override {
     const DecoderConfig& d = config_.decoder;
-    return KvCache(d.layers, d.kv_heads, d.head_dim);
+    return KvCache(d.layers, d.kv_heads, d.head_dim, kv_type_);
   }
 
   std::vector<std::vector<float>> step(std::span<const Input> inputs, Trace* trace) override {
@@ -193,6 +194,7 @@ class Qwen3 final : public LanguageModel {
   std::shared_ptr<const BpeTokenizer> tokenizer_;
   std::string chat_template_;
   std::string identity_;
+  KvType kv_type_;
   std::unique_ptr<Backend> backend_;
   Workspace workspace_;
   std::mutex mutex_;
@@ -238,11 +240,13 @@ std::string file_identity(const std::string& path) {
   return text;
 }
 
-// Everything that could change keys and values: files, configuration, quantization and adapter.
+// Everything that could change keys and values: their type, files, configuration, quantization and
+// adapter.
 std::string folder_identity(const std::string& path, const LoadParams& params) {
-  std::string text = fmt::format("qwen3 v1 f32-cache quantize={}-g{}\n", params.quantize_bits,
-                                 params.quantize_bits ? params.quantize_group : 0) +
-                     file_identity(path);
+  std::string text =
+      fmt::format("qwen3 v1 {}-cache quantize={}-g{}\n", kv_type_name(params.kv_cache),
+                  params.quantize_bits, params.quantize_bits ? params.quantize_group : 0) +
+      file_identity(path);
   if (!params.adapter.empty()) text += "adapter\n" + file_identity(params.adapter);
   return text;
 }
@@ -336,9 +340,10 @@ std::unique_ptr<LanguageModel> load_gguf_model(std::shared_ptr<const GgufFile> f
   std::string chat_template = file->has("tokenizer.chat_template")
                                   ? file->get_string("tokenizer.chat_template")
                                   : std::string();
-  std::string identity = fmt::format(
-      "qwen3 v1 f32-cache\n{} {} {}\n", fs::path(file->path()).filename().string(),
-      fs::file_size(file->path()), fs::last_write_time(file->path()).time_since_epoch().count());
+  std::string identity =
+      fmt::format("qwen3 v1 {}-cache\n{} {} {}\n", kv_type_name(params.kv_cache),
+                  fs::path(file->path()).filename().string(), fs::file_size(file->path()),
+                  fs::last_write_time(file->path()).time_since_epoch().count());
   return std::make_unique<Qwen3>(std::move(info), std::move(config), std::move(weights),
                                  gguf_tokenizer(*file), std::move(chat_template),
                                  std::move(identity), params);

@@ -27,6 +27,13 @@ inline F load(const float* p) {
 inline void store(float* p, F v) {
   _mm256_storeu_ps(p, v);
 }
+// f16, kLanes of them.
+inline F load_half(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline void store_half(uint16_t* p, F v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 inline F set(float v) {
   return _mm256_set1_ps(v);
 }

@@ -27,6 +27,13 @@ inline F load(const float* p) {
 inline void store(float* p, F v) {
   _mm512_storeu_ps(p, v);
 }
+// f16, kLanes of them.
+inline F load_half(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void store_half(uint16_t* p, F v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 inline F set(float v) {
   return _mm512_set1_ps(v);
 }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "quant/half.h"
+
 namespace speech::cpu {
 namespace {
 
@@ -153,7 +155,19 @@ int64_t attention_tile(const AttentionArgs&) {
 }
 
 size_t attention_scratch(const AttentionArgs& args) {
-  return sizeof(double) * static_cast<size_t>(args.keys + args.global + args.d);
+  return sizeof(double) * static_cast<size_t>(args.keys + args.global + args.d) +
+         sizeof(float) * static_cast<size_t>(args.d);
+}
+
+void to_half(uint16_t* out, const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = f32_to_f16(std::clamp(x[i], -65504.0f, 65504.0f));
+}
+
+// The row of a key or value: where it lies, or converted into `to`.
+const float* kv_row(float* to, const float* rows, const uint16_t* half, int64_t offset, int64_t d) {
+  if (!half) return rows + offset;
+  for (int64_t c = 0; c < d; ++c) to[c] = f16_to_f32(half[offset + c]);
+  return to;
 }
 
 double dot(const float* a, const float* a_bias, const float* b, int64_t n) {
@@ -168,9 +182,14 @@ void attention(const AttentionArgs& args, int64_t kv_head, int64_t begin, int64_
                void* scratch) {
   double* score = static_cast<double*>(scratch);
   double* sum = score + args.keys + args.global;
+  float* converted = reinterpret_cast<float*>(sum + args.d);
   int64_t group = args.heads / args.kv_heads;
-  const float* k0 = args.k + kv_head * args.k_head;
-  const float* v0 = args.v + kv_head * args.v_head;
+  auto key = [&](int64_t j) {
+    return kv_row(converted, args.k, args.k_half, kv_head * args.k_head + j * args.k_row, args.d);
+  };
+  auto value = [&](int64_t j) {
+    return kv_row(converted, args.v, args.v_half, kv_head * args.v_head + j * args.v_row, args.d);
+  };
   for (int64_t i = begin; i < end; ++i) {
     int64_t position = i + args.query_offset;
     bool global_row = position < args.global && !args.p;
@@ -183,17 +202,17 @@ void attention(const AttentionArgs& args, int64_t kv_head, int64_t begin, int64_
       const float* q = args.q + i * args.q_row + head * args.q_head;
       int64_t count = 0;
       for (int64_t j = 0; j < global; ++j) {
-        score[count++] = args.scale * dot(q, nullptr, k0 + j * args.k_row, args.d);
+        score[count++] = args.scale * dot(q, nullptr, key(j), args.d);
       }
       for (int64_t j = first; j < last; ++j) {
         double s;
         if (args.p) {
           const float* p =
               args.p + (args.p_first - (position - j)) * args.p_row + head * args.p_head;
-          s = dot(q, args.u + head * args.u_head, k0 + j * args.k_row, args.d) +
+          s = dot(q, args.u + head * args.u_head, key(j), args.d) +
               dot(q, args.v_bias + head * args.v_bias_head, p, args.d);
         } else {
-          s = dot(q, nullptr, k0 + j * args.k_row, args.d);
+          s = dot(q, nullptr, key(j), args.d);
         }
         score[count++] = args.scale * s;
       }
@@ -206,7 +225,7 @@ void attention(const AttentionArgs& args, int64_t kv_head, int64_t begin, int64_
       for (int64_t j = 0; j < count; ++j) {
         double p = std::exp(score[j] - max);
         total += p;
-        const float* v = v0 + (j < global ? j : first + j - global) * args.v_row;
+        const float* v = value(j < global ? j : first + j - global);
         for (int64_t c = 0; c < args.d; ++c) sum[c] += p * v[c];
       }
       float* out = args.out + i * args.out_row + head * args.out_head;
@@ -259,6 +278,7 @@ const Kernels kScalarKernels = {
     .magnitude = magnitude,
     .epilogue = epilogue,
     .exp = exp_row,
+    .to_half = to_half,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
     .softmax = softmax,

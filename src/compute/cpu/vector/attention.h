@@ -40,8 +40,51 @@ inline int64_t band_rows(const AttentionArgs& args) {
 size_t attention_scratch(const AttentionArgs& args) {
   int64_t d = round_up(args.d, kLanes);
   int64_t rows = 3 * d + kKeys + kTileRows + 5 + band_rows(args);
-  int64_t tile = rows * kPairs + kKeys * args.d;
-  return sizeof(float) * static_cast<size_t>(larger(tile, 2 * kFewPairs * (d + kKeys)));
+  int64_t tile = rows * kPairs + 2 * kKeys * args.d;
+  int64_t few = 2 * kFewPairs * (d + kKeys) + 2 * kKeys * args.d;
+  return sizeof(float) * static_cast<size_t>(larger(tile, few));
+}
+
+// A block's rows of keys or values in f32.
+struct Block {
+  const float* at;  // the first
+  int64_t row;      // from one to the next
+  int64_t last;     // index of the last that may be read
+};
+
+// Rows [key, key + n) where they lie, or f16 ones converted into `to`. The same arithmetic follows
+// for both, so f16 rows give the bytes that their values give.
+Block block_rows(float* to, const float* rows, const uint16_t* half, int64_t row, int64_t key,
+                 int64_t n, int64_t keys, int64_t d) {
+  if (!half) return {rows + key * row, row, keys - 1 - key};
+  for (int64_t k = 0; k < n; ++k) {
+    const uint16_t* from = half + (key + k) * row;
+    float* out = to + k * d;
+    int64_t c = 0;
+    for (; c + kLanes <= d; c += kLanes) store(out + c, load_half(from + c));
+    if (c < d) {
+      uint16_t rest[kLanes] = {};
+      for (int64_t i = c; i < d; ++i) rest[i - c] = from[i];
+      store_n(out + c, load_half(rest), d - c);
+    }
+  }
+  return {to, d, n - 1};
+}
+
+void to_half(uint16_t* out, const float* x, int64_t n) {
+  F most = set(65504.0f), least = set(-65504.0f);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    bool whole = i + kLanes <= n;
+    // NaN comes through max and min as the second operand.
+    F v = min(most, max(least, whole ? load(x + i) : load_n(x + i, n - i)));
+    if (whole) {
+      store_half(out + i, v);
+    } else {
+      uint16_t rest[kLanes];
+      store_half(rest, v);
+      for (int64_t k = i; k < n; ++k) out[k] = rest[k - i];
+    }
+  }
 }
 
 // out[r][pairs] = sum over c < d of rows[r][c] * lanes[c][pairs] for kTileRows rows.
@@ -151,6 +194,15 @@ struct Pair {
   int64_t query, head;
 };
 
+// The rows of one kv head: f32, or f16 where `half` is set.
+struct Side {
+  const float* rows;
+  const uint16_t* half;
+};
+inline Side side(const float* rows, const uint16_t* half, int64_t offset) {
+  return half ? Side{nullptr, half + offset} : Side{rows + offset, nullptr};
+}
+
 // lanes[c][pair] = row of the pair [c] (+ bias[c]): columns of queries become vectors.
 void pack_lanes(float* lanes, const float* const (&rows)[kPairs], const float* bias, int64_t d) {
   int64_t c = 0;
@@ -254,8 +306,9 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
         *to = from + kPairs;
   float* band = to + kPairs;
   float* values = band + band_rows(args) * kPairs;
-  const float* k0 = args.k + kv_head * args.k_head;
-  const float* v0 = args.v + kv_head * args.v_head;
+  float* keys = values + kKeys * d;
+  Side k0 = side(args.k, args.k_half, kv_head * args.k_head);
+  Side v0 = side(args.v, args.v_half, kv_head * args.v_head);
   const float* queries[kPairs];
   float* outputs[kPairs];
 
@@ -288,13 +341,13 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
     pack_lanes(bare, queries, nullptr, d);
     for (int64_t key = 0; key < args.global; key += kKeys) {
       int64_t n = smaller(kKeys, args.global - key);
-      multiply_block(scores, k0, args.k_row, key, n, args.global - 1, bare, d);
+      multiply_block(scores, k0.rows, args.k_row, key, n, args.global - 1, bare, d);
       for (int v = 0; v < kPairs; v += kLanes) {
         block_softmax(scores + v, kPairs, n, args.scale, max_at + v, total + v, alpha + v,
                       [](int64_t, F s) { return s; });
       }
       accumulate_values(sums, alpha, scores,
-                        pack_values(values, v0 + key * args.v_row, args.v_row, n, d), d, n, d);
+                        pack_values(values, v0.rows + key * args.v_row, args.v_row, n, d), d, n, d);
     }
   }
 
@@ -307,7 +360,8 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
 
   for_blocks(args, first, last, [&](int64_t key, int64_t end) {
     int64_t n = end - key;
-    multiply_block(scores, k0, args.k_row, key, n, args.keys - 1, lanes, d);
+    Block k = block_rows(keys, k0.rows, k0.half, args.k_row, key, n, args.keys, d);
+    multiply_block(scores, k.at, k.row, 0, n, k.last, lanes, d);
     if (args.p) {
       int64_t row = args.p_first - newest + key;  // of band row 0
       const float* p0 = args.p + kv_head * args.p_head;
@@ -344,8 +398,8 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
                       });
       }
     }
-    accumulate_values(sums, alpha, scores,
-                      pack_values(values, v0 + key * args.v_row, args.v_row, n, d), d, n, d);
+    Block v = block_rows(values, v0.rows, v0.half, args.v_row, key, n, args.keys, d);
+    accumulate_values(sums, alpha, scores, pack_values(values, v.at, v.row, n, d), d, n, d);
   });
 
   unpack_lanes(outputs, sums, total, count, d);
@@ -359,8 +413,10 @@ void attend_few(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, i
   float* queries = memory;  // [pair][wide], zeros behind d
   float* sums = queries + kFewPairs * wide;
   float* scores = sums + kFewPairs * wide;  // [pair][kKeys]
-  const float* k0 = args.k + kv_head * args.k_head;
-  const float* v0 = args.v + kv_head * args.v_head;
+  float* keys = scores + kFewPairs * kKeys;
+  float* values = keys + kKeys * d;
+  Side k0 = side(args.k, args.k_half, kv_head * args.k_head);
+  Side v0 = side(args.v, args.v_half, kv_head * args.v_head);
   float max_at[kFewPairs], total[kFewPairs];
   Range range[kFewPairs];
   int64_t first = args.keys, last = 0;
@@ -379,10 +435,12 @@ void attend_few(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, i
 
   for_blocks(args, first, last, [&](int64_t key, int64_t end) {
     int64_t n = end - key;
+    Block k_block = block_rows(keys, k0.rows, k0.half, args.k_row, key, n, args.keys, d);
+    Block v_block = block_rows(values, v0.rows, v0.half, args.v_row, key, n, args.keys, d);
     for (int64_t i = 0; i < n; i += kLanes) {
       const float* rows[kLanes];
       for (int r = 0; r < kLanes; ++r) {
-        rows[r] = k0 + smaller(args.keys - 1, key + i + r) * args.k_row;
+        rows[r] = k_block.at + smaller(k_block.last, i + r) * k_block.row;
       }
       F sum[kFewPairs];
       for (int p = 0; p < kFewPairs; ++p) sum[p] = set(0.0f);
@@ -450,8 +508,8 @@ void attend_few(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, i
           F acc[kColumns];
 #pragma GCC unroll 8
           for (int j = 0; j < kColumns; ++j) acc[j] = load(sums + p * wide + c + j * kLanes) * a;
-          const float* v = v0 + key * args.v_row + c;
-          for (int64_t k = 0; k < n; ++k, v += args.v_row) {
+          const float* v = v_block.at + c;
+          for (int64_t k = 0; k < n; ++k, v += v_block.row) {
             F y = set(s[k]);
 #pragma GCC unroll 8
             for (int j = 0; j < kColumns; ++j) acc[j] = fma(load(v + j * kLanes), y, acc[j]);
@@ -462,8 +520,8 @@ void attend_few(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, i
           for (int64_t j = 0; j < left; j += kLanes) {
             int64_t lanes = smaller(kLanes, left - j);
             F acc = load(sums + p * wide + c + j) * a;
-            const float* v = v0 + key * args.v_row + c + j;
-            for (int64_t k = 0; k < n; ++k, v += args.v_row) {
+            const float* v = v_block.at + c + j;
+            for (int64_t k = 0; k < n; ++k, v += v_block.row) {
               acc = fma(lanes == kLanes ? load(v) : load_n(v, lanes), set(s[k]), acc);
             }
             store(sums + p * wide + c + j, acc);

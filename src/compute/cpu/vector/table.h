@@ -15,6 +15,7 @@ constexpr Kernels kTable = {
     .magnitude = magnitude,
     .epilogue = epilogue,
     .exp = exp_row,
+    .to_half = to_half,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
     .softmax = softmax,
