@@ -287,10 +287,12 @@ TEST(Matmul, LargestCodesTimesLargestActivations) {
             }
           }
       }
-      std::vector<float> x(2 * k, 3.0f);
-      std::fill(x.begin() + k, x.end(), -3.0f);
-      expect_close(format, matrix, x, k, machine.product(matrix, x.data(), k, 2), 2);
-      if (HasFatalFailure()) return;
+      std::vector<float> x(8 * k, 3.0f);
+      for (int64_t r = 1; r < 8; r += 2) std::fill_n(x.begin() + r * k, k, -3.0f);
+      for (int64_t n : {2, 8}) {  // without and with a panel
+        expect_close(format, matrix, x, k, machine.product(matrix, x.data(), k, n), n);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }

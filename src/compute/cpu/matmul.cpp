@@ -20,10 +20,10 @@ constexpr bool sums_fit(int64_t group, int64_t largest_code, int64_t x_max) {
 // 127 * 257: the largest that is also two signed bytes, 256 * high + low.
 constexpr int kMax = 32639;
 IntFormat words(int group, int bias_group, int x_max) {
-  return {group, bias_group, x_max, false, false, 0};
+  return {group, bias_group, x_max, false, 0, 0, 0};
 }
 IntFormat bytes(int group, int bias_group, int order = 0) {
-  return {group, bias_group, kMax, true, false, order};
+  return {group, bias_group, kMax, true, 0, 0, order};
 }
 
 // Words: q8_0 int8; q6_k (q - 32) * scale; q5_k and q4_k q * scale; affine uint8.
@@ -37,14 +37,16 @@ bool is_float(WeightType type) {
   return type == WeightType::f32 || type == WeightType::f16 || type == WeightType::bf16;
 }
 
-IntFormat int_format(const Weight& w, bool prefer_bytes) {
+IntFormat int_format(const Weight& w, bool prefer_bytes, bool direct) {
   switch (w.type) {
     case WeightType::q8_0: {
       IntFormat format = prefer_bytes ? bytes(32, 0) : words(32, 0, kMax);
-      format.offset = prefer_bytes;
+      if (prefer_bytes) format.offset = 128, format.offset_group = 32;
       return format;
     }
     case WeightType::q6_k:  // groups of 16: too short for a float scale each
+      // Integer scales multiply codes when a panel is made, without one the sums of 16 columns.
+      if (prefer_bytes && direct) return {32, 0, 16383, true, 32, 16, 0};
       return words(32, 0, 16383);
     case WeightType::q5_k:
       return prefer_bytes ? bytes(32, 32) : words(32, 32, kMax);
@@ -107,12 +109,10 @@ class Product {
         scratch_(scratch),
         w_(packed_rows(args.w)),
         float_(is_float(args.w.type)),
-        format_(float_ ? words(1, 0, 0) : int_format(args.w, table.bytes)),
+        format_(float_ ? words(1, 0, 0) : int_format(args.w, table.bytes, args.n <= kDirectRows)),
         unit_(float_ ? kFloatColumns : kUnitColumns),
         units_((args.w.cols + unit_ - 1) / unit_),
-        sums_(format_.bias_group ? kUnitColumns / format_.bias_group
-              : format_.offset   ? 2 * kUnitColumns / format_.group
-                                 : 0),
+        sums_(format_.sums()),
         most_(std::min(args.n, kChunkRows)),
         direct_(args.n <= kDirectRows) {}
 

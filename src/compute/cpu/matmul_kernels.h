@@ -39,12 +39,17 @@ struct IntFormat {
   int bias_group;  // columns that share a bias; 0: the type has none
   int x_max;       // largest magnitude of a quantized activation
   bool bytes;      // the layout
-  // Bytes: 128 has been added to signed codes, and x_sums holds, per group, the int32 sums of the
-  // high and of the low plane times -128.
-  bool offset;
+  // Bytes: what has been added to signed codes to make them unsigned, 0: nothing; x_sums then
+  // holds, per offset_group columns, the int32 sums of the high and of the low plane times -offset.
+  int offset, offset_group;
   // Bytes: columns stand in an order that makes unpacking cheap. 4: of each eight columns first the
   // even, then the odd ones; 2: of each sixteen first 0, 4, 8, 12, then 1, 5, 9, 13 and so on.
   int order;
+
+  // Values of x_sums per row and unit.
+  int sums() const {
+    return bias_group ? kUnitColumns / bias_group : offset ? 2 * kUnitColumns / offset_group : 0;
+  }
 };
 
 // A weight matrix as stored.

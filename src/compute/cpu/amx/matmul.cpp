@@ -191,12 +191,9 @@ void multiply(const IntUnit& u) {
   }
   if (row == u.n) return;
   IntUnit rest = u;
-  int sums = u.format.bias_group ? kUnitColumns / u.format.bias_group
-             : u.format.offset   ? 2 * kUnitColumns / u.format.group
-                                 : 0;
   rest.x += row * kUnitColumns;
   rest.x_scales += row * (kUnitColumns / kScaleColumns);
-  rest.x_sums += row * sums;
+  rest.x_sums += row * u.format.sums();
   rest.acc += row * kPanelRows;
   rest.n -= row;
   kAvx512Matmul.multiply(rest);

@@ -79,6 +79,11 @@ struct V {
     }
   }
   template <int kBits>
+  static I sra32(I a) {
+    return _mm256_srai_epi32(a, kBits);
+  }
+  static I mul32(I a, I b) { return _mm256_mullo_epi32(a, b); }
+  template <int kBits>
   static I sra16(I a) {
     return _mm256_srai_epi16(a, kBits);
   }

@@ -83,6 +83,11 @@ struct V {
     }
   }
   template <int kBits>
+  static I sra32(I a) {
+    return _mm512_srai_epi32(a, kBits);
+  }
+  static I mul32(I a, I b) { return _mm512_mullo_epi32(a, b); }
+  template <int kBits>
   static I sra16(I a) {
     return _mm512_srai_epi16(a, kBits);
   }
@@ -174,18 +179,18 @@ struct V {
   }
   // Sums of groups, then the order of columns.
   static void finish_planes(int8_t* p, const IntFormat& format, const float* scales, float* sums) {
-    int group = format.offset ? format.group : format.bias_group;
+    int group = format.offset ? format.offset_group : format.bias_group;
     I one = set32(0x01010101);
     for (int g = 0; g * group < kUnitColumns; ++g) {
       I high = zero(), low = zero();
       for (int c = g * group; c < (g + 1) * group; c += 32) {
-        high = _mm512_dpbusd_epi32(high, one, half(p + c));
-        low = _mm512_dpbusd_epi32(low, one, half(p + kUnitColumns + c));
+        high = _mm512_dpbusd_epi32(high, one, piece(p + c, group));
+        low = _mm512_dpbusd_epi32(low, one, piece(p + kUnitColumns + c, group));
       }
       int sum[2] = {sum32(high), sum32(low)};
       if (format.offset) {
-        sum[0] *= -128;
-        sum[1] *= -128;
+        sum[0] *= -format.offset;
+        sum[1] *= -format.offset;
         __builtin_memcpy(sums + 2 * g, sum, 8);
       } else {
         sums[g] = static_cast<float>(256 * sum[0] + sum[1]) * scales[g * group / kScaleColumns];
@@ -199,7 +204,11 @@ struct V {
       store(p + c, _mm512_shuffle_epi8(load(p + c), order));
     }
   }
-  static I half(const int8_t* p) {
+  // 32 bytes, or 16 if that is all of a group; zeros behind them.
+  static I piece(const int8_t* p, int group) {
+    if (group == 16) {
+      return _mm512_zextsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    }
     return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
   static void store_int16(int16_t* p, I a, I b) {

@@ -105,7 +105,7 @@ struct Layout {
   static constexpr int kCodes = kBytes ? 8 : 16;  // registers of 32 columns
 };
 using Q8_0 = Layout<V::kBytes, 32, V::kBytes>;
-using Q6K = Layout<false, 32>;  // its groups of 16 are too short for a float scale each
+using Q6K = Layout<false, 32>;  // in a panel; its groups of 16 are too short for a float scale each
 using Q5K = Layout<V::kBytes, 32>;
 using Q4K = Layout<V::kBytes, V::kBytes ? 32 : 64>;
 using Affine = Layout<V::kBytes, 0>;
@@ -284,23 +284,34 @@ SPEECH_INLINE void read_q6_k(Rows& rows, int64_t col, int group, float* scales, 
   for (int g = 0; g < kUnitColumns / group; ++g) V::store_f(scales + g * kPanelRows, df);
   Four s = read_dwords(rows, offset + 192);
   I low = V::set32(0x0f0f0f0f), two = V::set32(0x30303030), bias = V::set32(0x00200020);
+  constexpr bool kBytes = Take::kTakesScales;
   for (int half = 0; half < 2; ++half, offset += 64) {
-    Four a[2] = {read<false>(rows, offset), read<false>(rows, offset + 16)};
-    Four b[2] = {read<false>(rows, offset + 32), read<false>(rows, offset + 48)};
+    Four a[2] = {read<kBytes>(rows, offset), read<kBytes>(rows, offset + 16)};
+    Four b[2] = {read<kBytes>(rows, offset + 32), read<kBytes>(rows, offset + 48)};
     int64_t at = offset + 128 - 32 * half;
-    Four h[2] = {read<false>(rows, at), read<false>(rows, at + 16)};
+    Four h[2] = {read<kBytes>(rows, at), read<kBytes>(rows, at + 16)};
     auto group_of = [&](auto index) SPEECH_INLINE_LAMBDA {
       constexpr int g = index.value;
-      // Scales of the first and of the last 16 columns.
-      I first = V::template spread_signed<g % 2 * 2>(s.v[2 * half + g / 2]);
-      I last = V::template spread_signed<g % 2 * 2 + 1>(s.v[2 * half + g / 2]);
-      take.template put<Q6K>(128 * half + 32 * g, [&](auto i) SPEECH_INLINE_LAMBDA {
-        I four = quarter<false, i.value>(g % 2 == 0 ? a : b);
+      int column = 128 * half + 32 * g;
+      auto codes = [&](auto i) SPEECH_INLINE_LAMBDA {
+        I four = quarter<kBytes, i.value>(g % 2 == 0 ? a : b);
         if (g >= 2) four = V::template srl32<4>(four);
-        I top = V::template shift32<4 - 2 * g>(quarter<false, i.value>(h));
-        I codes = V::or_(V::and_(four, low), V::and_(top, two));
-        return V::mul16(V::sub16(widen<false, i.value>(codes), bias), i.value < 8 ? first : last);
-      });
+        I top = V::template shift32<4 - 2 * g>(quarter<kBytes, i.value>(h));
+        return V::or_(V::and_(four, low), V::and_(top, two));
+      };
+      // Scales of the first and of the last 16 columns: bytes k and k + 1.
+      I s32 = s.v[2 * half + g / 2];
+      constexpr int k = g % 2 * 2;
+      if constexpr (kBytes) {
+        take.put_scaled(column, codes, V::template sra32<24>(V::template shift32<24 - 8 * k>(s32)),
+                        V::template sra32<24>(V::template shift32<16 - 8 * k>(s32)));
+      } else {
+        I first = V::template spread_signed<k>(s32), last = V::template spread_signed<k + 1>(s32);
+        take.template put<Q6K>(column, [&](auto i) SPEECH_INLINE_LAMBDA {
+          return V::mul16(V::sub16(widen<false, i.value>(codes(i)), bias),
+                          i.value < 8 ? first : last);
+        });
+      }
     };
     group_of(Index<0>{});
     group_of(Index<1>{});
@@ -536,6 +547,7 @@ SPEECH_INLINE void for_each(Indices<kValues...>, const Body& body) {
 
 // Takes codes into a panel.
 struct Store {
+  static constexpr bool kTakesScales = false;
   int16_t* values;
 
   template <typename L, typename Get>
@@ -686,6 +698,7 @@ void float_tile(const FloatUnit& u, int row) {
 // there.
 template <int kRows>
 struct Multiply {
+  static constexpr bool kTakesScales = V::kBytes;  // has put_scaled()
   IntUnit u;  // scales and biases, from this register's rows on
   int shift;  // 1 << shift columns are a group
   F acc[kRows];
@@ -718,6 +731,35 @@ struct Multiply {
     });
     int size = L::kGroup ? L::kGroup : u.format.group;
     if (((column + 32) & (size - 1)) == 0) finish<L>(column);
+  }
+
+  // Bytes of 32 columns whose sums of 16 have integer scales (q6_k): one group.
+  template <typename Get>
+  SPEECH_INLINE void put_scaled(int column, const Get& get, I first, I last) {
+    for_each(std::make_integer_sequence<int, 2>{}, [&](auto half) SPEECH_INLINE_LAMBDA {
+      I high[kRows], part[kRows];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) high[r] = part[r] = V::zero();
+      for_each(std::make_integer_sequence<int, 4>{}, [&](auto i) SPEECH_INLINE_LAMBDA {
+        constexpr int index = 4 * half.value + i.value;
+        I codes = get(Index<index>{});
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          const int8_t* x = reinterpret_cast<const int8_t*>(u.x) + r * 2 * kUnitColumns + column;
+          high[r] = V::dot_bytes(high[r], codes, V::broadcast(x + 4 * index));
+          part[r] = V::dot_bytes(part[r], codes, V::broadcast(x + kUnitColumns + 4 * index));
+        }
+      });
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        int offset[2];
+        __builtin_memcpy(offset, u.x_sums + 2 * ((r * kUnitColumns + column) / 16 + half.value), 8);
+        part[r] = V::add32(V::template sll32<8>(high[r]), part[r]);
+        part[r] = V::add32(part[r], V::set32(256 * offset[0] + offset[1]));
+        sum[r] = V::add32(sum[r], V::mul32(part[r], half.value == 0 ? first : last));
+      }
+    });
+    finish<Q6K>(column);
   }
 
   template <typename L>
@@ -756,9 +798,6 @@ struct Multiply {
 template <int kRows>
 void direct_of(const PackedRows& w, int64_t row, Next next, const IntUnit& first) {
   const IntFormat& format = first.format;
-  int sums = format.bias_group ? kUnitColumns / format.bias_group
-             : format.offset   ? 2 * kUnitColumns / format.group
-                               : 0;
   for (int half = 0; half < 2; ++half) {
     Quantized rows(w, row + half * kLanes, next);
     Multiply<kRows> multiply(first);
@@ -771,7 +810,7 @@ void direct_of(const PackedRows& w, int64_t row, Next next, const IntUnit& first
       multiply.finish_unit();
       u.x += kRows * kUnitColumns;
       u.x_scales += kRows * (kUnitColumns / kScaleColumns);
-      u.x_sums += kRows * sums;
+      u.x_sums += kRows * format.sums();
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
