@@ -258,7 +258,7 @@ class Asr final : public Command {
 
   int run_files(const std::vector<std::string>& files) {
     recognition_request();  // a wrong option fails before anything is read
-    if (!out_.empty()) std::filesystem::create_directories(out_);
+    if (!out_.empty()) make_folder(out_, "out");
     bool limit = false;
     const auto step = static_cast<size_t>(batch_);
     for (size_t first = 0; first < files.size(); first += step) {

@@ -45,6 +45,25 @@ void take_stdout() {
   if (std::FILE* file = ::fdopen(copy, "w")) output = file;
 }
 
+void make_folder(const std::string& path, const char* option) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    throw Failure(SPEECH_IO, option,
+                  fmt::format("cannot make the folder {}: {}", path, error.message()));
+  }
+}
+
+void check_not_input(const std::string& out, const std::vector<std::string>& inputs,
+                     const char* option) {
+  std::error_code none;
+  for (const std::string& input : inputs) {
+    if (std::filesystem::equivalent(out, input, none)) {
+      throw Failure(SPEECH_INVALID_ARGUMENT, option, fmt::format("{} is an input itself", out));
+    }
+  }
+}
+
 void print(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), output) != text.size()) fail_output();
 }

@@ -53,6 +53,11 @@ void check(speech_status status, std::string_view subject = {});
 // The program's own standard output; descriptor 1 goes to stderr, so that nothing a library prints
 // can mix with it.
 void take_stdout();
+// Makes a folder and those above it; Failure(io, option) if it can't be made.
+void make_folder(const std::string& path, const char* option);
+// Failure(invalid_argument, option) if `out` is one of the files that are read.
+void check_not_input(const std::string& out, const std::vector<std::string>& inputs,
+                     const char* option);
 void print(std::string_view text);  // Failure(io) when it cannot be written
 void print_json(const std::string& line);
 bool stdout_is_terminal();

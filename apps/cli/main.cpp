@@ -63,9 +63,11 @@ int run(int argc, char** argv) {
     } catch (const CLI::CallForHelp&) {
       auto chosen = app.get_subcommands();
       print(chosen.empty() ? app.help() : chosen[0]->help());
+      flush_output();
       return exit_done;
     } catch (const CLI::CallForVersion&) {
       print(app.version() + "\n");
+      flush_output();
       return exit_done;
     } catch (const CLI::ParseError& error) {
       auto chosen = app.get_subcommands();

@@ -31,6 +31,9 @@ class TraceCommand final : public Command {
     bool language = !ids_.empty() || !prompt_.empty();
     auto [model_name, files] =
         split_arguments(arguments_, "trace", SPEECH_TASK_RECOGNITION, "AUDIO.wav", !language);
+    std::vector<std::string> inputs = files;
+    inputs.push_back(model_path(model_name));
+    check_not_input(out_, inputs, "out");
     ModelHandle model = device_.load(model_name, !as_run_);
     const speech_model_info* info = nullptr;
     check(speech_model_get_info(model.get(), &info));

@@ -47,9 +47,11 @@ class Vad final : public Command {
         }
       }
     }
+    if (!split_.empty()) make_folder(split_, "split");
     ModelHandle model = device_.load(model_name);
     RequestHandle request = new_request(model.get());
     options_.apply(request.get());
+    files_ = files;
     for (const auto& file : files) detect(request.get(), file);
     return exit_done;
   }
@@ -105,7 +107,6 @@ class Vad final : public Command {
   // Reads the file again, region by region: a long recording is never in memory whole.
   void split(const std::string& file, int rate, int64_t samples,
              const std::vector<FoundRegion>& regions) {
-    std::filesystem::create_directories(split_);
     AudioHandle audio = open_audio(file);
     int64_t position = 0;
     std::vector<float> piece(kPiece);
@@ -128,6 +129,7 @@ class Vad final : public Command {
       };
       auto path =
           std::filesystem::path(split_) / fmt::format("{}-{:0{}}.wav", stem(file), i + 1, digits);
+      check_not_input(path.string(), files_, "split");
       read_to(sample(regions[i].start), nullptr);
       WavWriter writer(path.string(), rate);
       read_to(sample(regions[i].end), &writer);
@@ -135,7 +137,7 @@ class Vad final : public Command {
     }
   }
 
-  std::vector<std::string> arguments_;
+  std::vector<std::string> arguments_, files_;
   std::string format_ = "text", split_;
   DeviceFlags device_;
   RequestFlags options_;

@@ -108,6 +108,17 @@ void MappedFile::release(std::span<const std::byte> range) const {
 }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  // The rename would put a file in the place of a device or of a link; a link's target is meant.
+  std::error_code none;
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(path_, none); ++links) {
+    auto target = std::filesystem::read_symlink(path_, none);
+    if (none) break;
+    path_ = (std::filesystem::path(path_).parent_path() / target).string();
+  }
+  auto status = std::filesystem::status(path_, none);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    fail(Status::io, "cannot write {}: it is not a regular file", path_);
+  }
   std::random_device seed;
   for (int attempt = 0; attempt < 16 && fd_ < 0; ++attempt) {
     partial_ = fmt::format("{}.{:08x}.part", path_, seed());
@@ -214,9 +225,16 @@ void OutputFolder::commit() {
 }
 
 void remove_partial_files_on_signals() {
-  struct sigaction action {};
+  struct sigaction action {
+  }, before{};
   action.sa_handler = remove_partials_and_die;
-  for (int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &action, nullptr);
+  for (int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    // Ignored by who started the program (nohup): it stays ignored.
+    if (::sigaction(s, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+    ::sigaction(s, &action, nullptr);
+  }
+  // A limit on the size of files then fails the write, which is an error like any other.
+  ::signal(SIGXFSZ, SIG_IGN);
 }
 
 std::string read_text_file(const std::string& path) {

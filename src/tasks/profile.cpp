@@ -259,13 +259,13 @@ class Profiler {
   }
 
   std::vector<Measured> generate(LanguageModel& model) {
-    const int positions = settings_.prompt_tokens + settings_.tokens;
+    const int64_t positions = int64_t{settings_.prompt_tokens} + settings_.tokens;
     if (positions > model.max_positions()) {
       fail_option(Status::out_of_range, "prompt_tokens",
                   "{} tokens are more than the {} positions of this model", positions,
                   model.max_positions());
     }
-    const auto ids = random_ids(positions, model.vocabulary());
+    const auto ids = random_ids(static_cast<int>(positions), model.vocabulary());
     const auto prompt = std::span(ids).first(static_cast<size_t>(settings_.prompt_tokens));
     const auto next = std::span(ids).subspan(prompt.size());
     std::vector<Measured> measured;
@@ -329,6 +329,11 @@ void check(const ProfileSettings& s) {
   at_least_one(s.tokens, "tokens");
   at_least_one(s.sequences, "sequences");
   at_least_one(s.runs, "runs");
+  constexpr int kMostSequences = 1024;
+  if (s.sequences > kMostSequences) {
+    fail_option(Status::out_of_range, "sequences", "{}; it must be at most {}", s.sequences,
+                kMostSequences);
+  }
   if (!(s.seconds > 0 && s.seconds <= 86400)) {
     fail_option(Status::out_of_range, "seconds", "{}; it must be above 0 and at most 86400",
                 s.seconds);

@@ -63,6 +63,36 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+TEST_F(Cli, OutputsNeverReplaceInputsOrDevices) {
+  std::string recording = path("meeting-1.wav"), first = path("meeting.wav");
+  fs::copy_file(jfk(), recording);
+  fs::copy_file(jfk(), first);
+  Result run = speech("trace silero-vad " + recording + " --out " + recording);
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "invalid_argument (out): ")) << run.err;
+  run = speech("vad silero-vad " + first + " " + recording + " --split " + folder_.string());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "invalid_argument (split): ")) << run.err;
+  EXPECT_EQ(fs::file_size(recording), fs::file_size(jfk()));
+  ASSERT_EQ(std::system(("mkfifo " + path("fifo")).c_str()), 0);
+  run = speech("trace silero-vad " + recording + " --out " + path("fifo"));
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "it is not a regular file")) << run.err;
+  EXPECT_TRUE(fs::is_fifo(path("fifo")));
+  // A link stays one: its target is written.
+  fs::create_symlink("target", path("link"));
+  EXPECT_EQ(speech("trace silero-vad " + recording + " --out " + path("link")).code, 0);
+  EXPECT_TRUE(fs::is_symlink(path("link")) && fs::file_size(path("target")) > 0);
+}
+
+TEST_F(Cli, FoldersThatCannotBeMadeAreSaidAtOnce) {
+  Result run = shell("touch " + path("file") + "; speech vad silero-vad " + jfk() + " --split " +
+                     path("file"));
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "io (split): cannot make the folder ")) << run.err;
+  EXPECT_EQ(run.out, "");
+}
+
 TEST_F(Cli, VersionAndHelp) {
   Result run = speech("--version");
   EXPECT_EQ(run.code, 0);
