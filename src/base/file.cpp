@@ -55,7 +55,7 @@ void forget_partial(const char* name) {
 }  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // not waiting for a fifo
   if (fd < 0) fail(Status::io, "cannot open {}: {}", path, reason());
   struct stat info {};
   if (::fstat(fd, &info) != 0) {

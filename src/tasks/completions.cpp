@@ -227,8 +227,8 @@ std::vector<Tool> read_tools(const Json* tools) {
   if (!tools) return result;
   if (!tools->is_array()) bad("tools", "expected a list");
   for (const Json& t : *tools) {
-    if (!t.is_object() || t.value("type", "") != "function" || !t.contains("function") ||
-        !t["function"].is_object() || !t["function"].contains("name") ||
+    if (!t.is_object() || !t.contains("type") || t["type"] != "function" ||
+        !t.contains("function") || !t["function"].is_object() || !t["function"].contains("name") ||
         !t["function"]["name"].is_string()) {
       bad("tools", "each tool needs type \"function\" and function.name");
     }

@@ -129,7 +129,14 @@ bool Generator::step() {
   while (!queue_.empty() && running_.size() < static_cast<size_t>(limits_.sequences)) {
     running_.push_back(queue_.front());
     queue_.pop_front();
-    start(*running_.back());
+    Generation& g = *running_.back();
+    try {
+      start(g);
+    } catch (const Error& error) {  // of this request alone: its grammar, memory for its cache
+      g.result_.error = error.what();
+      g.result_.error_status = error.status();
+      finish(g, Finish::failed);
+    }
   }
   for (auto& g : running_) {
     if (g->cancelled_) finish(*g, Finish::cancelled);

@@ -126,7 +126,7 @@ void PromptCache::write(std::span<const int32_t> ids, const KvCache& cache) {
   if (static_cast<int64_t>(ids.size()) > cache.positions()) return;
   try {
     write_file(ids, cache);
-  } catch (const Error& e) {  // a full disk must not end a request
+  } catch (const std::exception& e) {  // a full disk must not end a request
     log_warn("prompt cache: not written: {}", e.what());
   }
 }
@@ -160,9 +160,10 @@ void PromptCache::drop_old_files() const {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   for (const auto& file : fs::directory_iterator(folder_)) {
     std::string name = file.path().filename().string();
-    if (name.starts_with(prefix_) && name.ends_with(".kv")) {
-      files.emplace_back(file.last_write_time(), file.path());
-    }
+    if (!name.starts_with(prefix_) || !name.ends_with(".kv")) continue;
+    std::error_code gone;  // other processes drop files of this folder too
+    auto time = file.last_write_time(gone);
+    if (!gone) files.emplace_back(time, file.path());
   }
   std::sort(files.begin(), files.end());
   std::error_code ignored;

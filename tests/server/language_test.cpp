@@ -513,6 +513,23 @@ TEST(LanguageServer, AFullQueueIs429) {
   EXPECT_EQ(server.chat(hello(1)).status, 200);
 }
 
+// A grammar that compiles but goes on in more ways at once than are followed.
+TEST(LanguageServer, AGrammarTooAmbiguousToStartEndsItsRequestAlone) {
+  LanguageServer server;
+  std::string grammar = "root ::= r0", rules;
+  for (int i = 0; i < 2100; ++i) {
+    std::string name = "r" + std::to_string(i);
+    if (i > 0) grammar += " | " + name;
+    rules += "\n" + name + " ::= \"" + std::to_string(i) + "\"";
+  }
+  Json request = hello(1);
+  request["grammar"] = grammar + rules;
+  Reply reply = server.chat(request);
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_NE(reply.body.find("too ambiguous"), std::string::npos) << reply.body;
+  EXPECT_EQ(server.chat(hello(1)).status, 200);
+}
+
 TEST(LanguageServer, AClientThatLeavesEndsItsGeneration) {
   LanguageServer server;
   double left = 0;
