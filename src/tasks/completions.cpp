@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "tasks/chat_output.h"
 #include "text/chat_template.h"
+#include "text/json_depth.h"
 #include "text/utf8.h"
 
 namespace speech {
@@ -28,11 +29,8 @@ class Fields {
   explicit Fields(std::string_view text) {
     // What walks the request later does so by recursion: templates, schemas, printing.
     constexpr int kDepth = 256;
-    auto bounded = [](int depth, Json::parse_event_t, Json&) {
-      if (depth > kDepth) bad("", "the request is nested too deeply");
-      return true;
-    };
-    json_ = Json::parse(text, bounded, false);
+    if (json_nests_deeper(text, kDepth)) bad("", "the request is nested too deeply");
+    json_ = Json::parse(text, nullptr, false);
     if (json_.is_discarded()) bad("", "the request is not valid JSON");
     if (!json_.is_object()) bad("", "the request is not a JSON object");
   }

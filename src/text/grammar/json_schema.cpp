@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "text/grammar/expr.h"
+#include "text/json_depth.h"
 #include "text/utf8.h"
 
 namespace speech::grammar {
@@ -535,9 +536,17 @@ class SchemaCompiler : public std::enable_shared_from_this<SchemaCompiler> {
       if (s.contains("enum") && s["enum"].is_array()) return s["enum"];
       return std::nullopt;
     };
+    size_t work = 0;  // comparisons, which grow with the square of the schemas and of their values
+    auto count = [&](size_t comparisons) {
+      work += comparisons;
+      if (work > 10'000'000) {
+        unsupported(path, "\"oneOf\" of so many schemas or values is not supported; use \"anyOf\"");
+      }
+    };
     auto apart = [&](const Json& a, const Json& b) {
       auto x = constants(a), y = constants(b);
       if (x && y) {
+        count(x->size() * y->size());
         return std::none_of(x->begin(), x->end(), [&](const Json& v) {
           return std::find(y->begin(), y->end(), v) != y->end();
         });
@@ -545,6 +554,7 @@ class SchemaCompiler : public std::enable_shared_from_this<SchemaCompiler> {
       return false;
     };
     auto disjoint = [&](const Json& a, const Json& b) {
+      count(100);
       if (!a.is_object() || !b.is_object()) return a == false || b == false;
       if (apart(a, b)) return true;
       if (a.contains("type") && b.contains("type")) {
@@ -559,10 +569,13 @@ class SchemaCompiler : public std::enable_shared_from_this<SchemaCompiler> {
         if (!any) return true;
         if (x == y && x == std::vector<std::string>{"object"}) {
           const Json of_a = a.value("properties", Json::object());
+          const Json of_b = b.value("properties", Json::object());
+          if (!of_a.is_object() || !of_b.is_object()) return false;
+          count(of_a.size() * 100);
           for (auto property = of_a.begin(); property != of_a.end(); ++property) {
             const std::string& name = property.key();
             const Json& value = property.value();
-            Json other = b.value("properties", Json::object()).value(name, Json());
+            Json other = of_b.value(name, Json());
             auto required = [&](const Json& s) {
               Json r = s.value("required", Json::array());
               return std::find(r.begin(), r.end(), Json(name)) != r.end();
@@ -741,14 +754,12 @@ class SchemaCompiler : public std::enable_shared_from_this<SchemaCompiler> {
 std::shared_ptr<Rules> parse_json_schema(std::string_view text) {
   if (text.size() > max_text)
     fail_option(Status::invalid_argument, "json_schema", "the JSON schema is too long");
+  if (json_nests_deeper(text, 4 * max_depth)) {
+    fail_option(Status::invalid_argument, "json_schema", "the JSON schema is nested too deeply");
+  }
   Json root;
   try {
-    root = Json::parse(text, [&](int d, Json::parse_event_t, Json&) {
-      if (d > 4 * max_depth)
-        throw Error(Status::invalid_argument, "json_schema",
-                    "the JSON schema is nested too deeply");
-      return true;
-    });
+    root = Json::parse(text);
   } catch (const Json::exception& e) {
     fail_option(Status::invalid_argument, "json_schema", "the JSON schema is not valid JSON: {}",
                 e.what());
