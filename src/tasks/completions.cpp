@@ -165,6 +165,10 @@ Json chat_log_probabilities(std::span<const GeneratedToken> tokens, const Langua
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
+int64_t code_points(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
 // text completions: parallel arrays; `offset` counts code points of the text so far.
 Json text_log_probabilities(std::span<const GeneratedToken> tokens, const LanguageModel& model,
                             bool first_unknown, int64_t offset) {
@@ -177,7 +181,7 @@ Json text_log_probabilities(std::span<const GeneratedToken> tokens, const Langua
     std::string text = replace_invalid_utf8(t.bytes);
     j["tokens"].push_back(text);
     j["text_offset"].push_back(offset);
-    offset += std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+    offset += code_points(text);
     if (unknown) {
       j["token_logprobs"].push_back(nullptr);
       j["top_logprobs"].push_back(nullptr);
@@ -185,7 +189,9 @@ Json text_log_probabilities(std::span<const GeneratedToken> tokens, const Langua
       j["token_logprobs"].push_back(finite(t.log_probability));
       Json top = Json::object();
       for (auto [id, p] : t.top) {
-        top[replace_invalid_utf8(model.tokenizer()->bytes(id))] = finite(p);
+        // Parts of characters look alike: the likeliest keeps the name, and they come in that
+        // order.
+        top.emplace(replace_invalid_utf8(model.tokenizer()->bytes(id)), finite(p));
       }
       j["top_logprobs"].push_back(std::move(top));
     }
@@ -844,7 +850,7 @@ std::string Completions::Conversation::run_stream(const Callbacks& callbacks) {
         log_probabilities = chat_log_probabilities(tokens, model_);
       } else {
         log_probabilities = text_log_probabilities(tokens, model_, false, offset);
-        for (const auto& t : tokens) offset += std::ssize(replace_invalid_utf8(t.bytes));
+        for (const auto& t : tokens) offset += code_points(replace_invalid_utf8(t.bytes));
       }
     }
     if (chat) {
