@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
+#include "models/qwen3/weights.h"
 #include "quant/codec.h"
 
 namespace speech::qwen3 {
@@ -19,21 +20,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kWeight = ".weight";
-
-// How a matrix that can be changed is stored.
-WeightType stored_type(const TensorEntry& t, const std::string& path) {
-  switch (t.type) {
-    case DType::f32:
-      return WeightType::f32;
-    case DType::f16:
-      return WeightType::f16;
-    case DType::bf16:
-      return WeightType::bf16;
-    default:
-      fail(Status::model_file, "{}: tensor {} has type {}, expected F32, F16 or BF16", path, t.name,
-           t.type_name);
-  }
-}
 
 std::vector<float> transposed(const std::vector<float>& x, int64_t rows, int64_t cols) {
   std::vector<float> y(x.size());
@@ -245,7 +231,7 @@ void Adapter::check(const TensorFile& base, const Config& config) const {
       fail(Status::model_file, "{}: {}: an adapter of [{}, {}] for a weight of {}", path_, module,
            d.out, d.in, t->shape_text());
     }
-    stored_type(*t, base.path());
+    float_type(*t, base.path());
   }
 }
 
@@ -257,7 +243,7 @@ const Delta* Adapter::find(const std::string& weight) const {
 
 void Adapter::apply(const Delta& delta, const TensorEntry& t, std::span<std::byte> out,
                     ThreadPool& pool) {
-  WeightType type = stored_type(t, "the base");
+  WeightType type = float_type(t, "the base");
   int64_t cols = t.shape[1], bytes = row_bytes(type, cols);
   pool.run(t.shape[0], [&](int64_t r, int) {
     std::vector<float> row(static_cast<size_t>(cols));

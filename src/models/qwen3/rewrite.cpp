@@ -14,6 +14,7 @@
 #include "formats/safetensors.h"
 #include "models/qwen3/adapter.h"
 #include "models/qwen3/config.h"
+#include "models/qwen3/weights.h"
 #include "quant/codec.h"
 
 namespace speech::qwen3 {
@@ -36,20 +37,6 @@ using Plan = std::function<std::vector<NewTensor>(const TensorEntry&)>;
 uint64_t bytes_of(const NewTensor& t) {
   return static_cast<uint64_t>(checked_elements(t.shape)) *
          static_cast<uint64_t>(dtype_bytes(t.type));
-}
-
-WeightType float_type(const TensorEntry& t, const std::string& path) {
-  switch (t.type) {
-    case DType::f32:
-      return WeightType::f32;
-    case DType::f16:
-      return WeightType::f16;
-    case DType::bf16:
-      return WeightType::bf16;
-    default:
-      fail(Status::model_file, "{}: tensor {} has type {}, expected F32, F16 or BF16", path, t.name,
-           t.type_name);
-  }
 }
 
 // Files of the folder that hold weights, by its index or by name.

@@ -306,6 +306,15 @@ Weights load(Loader& load, const Config& config, const char* embedding, const ch
 
 }  // namespace
 
+WeightType float_type(const TensorEntry& t, const std::string& path) {
+  std::optional<WeightType> type = weight_type(t.type);
+  if (type != WeightType::f32 && type != WeightType::f16 && type != WeightType::bf16) {
+    fail(Status::model_file, "{}: tensor {} has type {}, expected F32, F16 or BF16", path, t.name,
+         t.type_name);
+  }
+  return *type;
+}
+
 Weights load_folder(std::shared_ptr<const TensorFile> file, const Config& config,
                     const LoadQuantization& quantization, const Adapter* adapter,
                     const std::function<void(double)>& progress) {

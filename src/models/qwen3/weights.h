@@ -36,6 +36,10 @@ struct Weights {
   std::vector<std::unique_ptr<std::byte[]>> packed;
 };
 
+// How a float tensor of the file at `path` is stored; Error(model_file) if it is no F32, F16 or
+// BF16.
+WeightType float_type(const TensorEntry& tensor, const std::string& path);
+
 // A Hugging Face or MLX folder. Every tensor the configuration calls for must be there with its
 // exact shape; others are refused, but for `lm_head.*` of a tied model, which is ignored.
 // Error(model_file) names the tensor. The matrices that `adapter` changes are made anew in memory;
