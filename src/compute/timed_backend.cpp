@@ -66,7 +66,8 @@ class TimedBackend : public Backend {
   }
   void attention(const Tensor& out, const Tensor& q, const KvRows& k, const KvRows& v, float scale,
                  const AttentionMask& mask) override {
-    run("attention", 4.0 * static_cast<double>(q.size() * k.rows),
+    const double width = static_cast<double>(q.size() / q.dim(0));
+    run("attention", 4 * width * visible_pairs(mask, q.dim(0), k.rows, mask.query_offset),
         [&] { inner_->attention(out, q, k, v, scale, mask); });
   }
   void attention_batch(const Tensor& out, const Tensor& q,

@@ -55,7 +55,15 @@ TEST(TimedBackend, AttentionCountsWhatTheMaskShows) {
     auto backend = make_timed_backend(make_cpu_backend(1), times);
     Values q({rows, heads, width}), k({keys, kv_heads, width}), out({rows, heads, width});
     backend->attention(out.t, q.t, k.t, k.t, 1, mask);
-    return times.entries["attention"].operations / (4 * heads * width);
+    const double count = times.entries["attention"].operations;
+    // The rows of a cache count as much.
+    KvCache cache(1, kv_heads, width);
+    cache.reserve(keys);
+    backend->store(cache.key_rows(0, keys), k.t);
+    const KvRows cached = cache.keys(0, keys);
+    backend->attention(out.t, q.t, cached, cached, 1, mask);
+    EXPECT_EQ(times.entries["attention"].operations, 2 * count);
+    return count / (4 * heads * width);
   };
   EXPECT_EQ(operations(3, 10, {}), 3 * 10);
   EXPECT_EQ(operations(3, 10, {.causal = true, .query_offset = 7}), 8 + 9 + 10);
