@@ -225,8 +225,8 @@ void OutputFolder::commit() {
 }
 
 void remove_partial_files_on_signals() {
-  struct sigaction action {
-  }, before{};
+  struct sigaction action {};
+  struct sigaction before {};
   action.sa_handler = remove_partials_and_die;
   for (int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     // Ignored by who started the program (nohup): it stays ignored.

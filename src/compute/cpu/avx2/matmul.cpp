@@ -135,22 +135,8 @@ struct V {
     even = half_low(a);
     odd = half_low(srl32<16>(a));
   }
-  // 8 x 8 elements of 32 bits.
-  static void transpose(I (&m)[8]) {
-    I t[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-      t[i] = low32(m[i], m[i + 1]);
-      t[i + 1] = high32(m[i], m[i + 1]);
-    }
-    // Then m[4 b + q]: lane L holds column 4 L + q of rows 4 b .. 4 b + 3.
-#pragma GCC unroll 2
-    for (int b = 0; b < 8; b += 4) {
-      m[b] = low64(t[b], t[b + 2]);
-      m[b + 1] = high64(t[b], t[b + 2]);
-      m[b + 2] = low64(t[b + 1], t[b + 3]);
-      m[b + 3] = high64(t[b + 1], t[b + 3]);
-    }
+  // Lane L of m[4 b + q] holds column 4 L + q of rows 4 b .. 4 b + 3: to the columns in order.
+  static void join_lanes(I (&m)[8]) {
 #pragma GCC unroll 4
     for (int q = 0; q < 4; ++q) {
       I a = m[q], b = m[4 + q];

@@ -128,22 +128,9 @@ struct V {
     even = _mm512_cvtph_ps(_mm512_castsi512_si256(a));
     odd = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(a, 1));
   }
-  // 16 x 16 elements of 32 bits.
-  static void transpose(I (&m)[16]) {
+  // Lane L of m[4 b + q] holds column 4 L + q of rows 4 b .. 4 b + 3: to the columns in order.
+  static void join_lanes(I (&m)[16]) {
     I t[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-      t[i] = low32(m[i], m[i + 1]);
-      t[i + 1] = high32(m[i], m[i + 1]);
-    }
-    // Then m[4 b + q]: lane L holds column 4 L + q of rows 4 b .. 4 b + 3.
-#pragma GCC unroll 4
-    for (int b = 0; b < 16; b += 4) {
-      m[b] = low64(t[b], t[b + 2]);
-      m[b + 1] = high64(t[b], t[b + 2]);
-      m[b + 2] = low64(t[b + 1], t[b + 3]);
-      m[b + 3] = high64(t[b + 1], t[b + 3]);
-    }
 #pragma GCC unroll 4
     for (int q = 0; q < 4; ++q) {
       I a = _mm512_shuffle_i32x4(m[q], m[4 + q], 0x88),

@@ -488,6 +488,24 @@ struct Quantized {
   }
 };
 
+// kLanes x kLanes elements of 32 bits: blocks of four by four, then V puts their lanes together.
+SPEECH_INLINE void transpose(I (&m)[kLanes]) {
+  I t[kLanes];
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes; i += 2) {
+    t[i] = V::low32(m[i], m[i + 1]);
+    t[i + 1] = V::high32(m[i], m[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int b = 0; b < kLanes; b += 4) {
+    m[b] = V::low64(t[b], t[b + 2]);
+    m[b + 1] = V::high64(t[b], t[b + 2]);
+    m[b + 2] = V::low64(t[b + 1], t[b + 3]);
+    m[b + 3] = V::high64(t[b + 1], t[b + 3]);
+  }
+  V::join_lanes(m);
+}
+
 // Columns of a float matrix, kCount from a line of each row (32-bit elements, one or two columns
 // each, that `decode` turns into columns): take(column, values, how many). A whole cache line of
 // each row is read at once: rows may lie a power of two apart, so that lines put off would be gone.
@@ -499,7 +517,7 @@ SPEECH_INLINE void read_lines(Rows& rows, int64_t col, int columns, const Decode
     I u[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) u[i] = V::load(from.at(i) + offset);
-    V::transpose(u);
+    transpose(u);
     F values[kCount];
 #pragma GCC unroll 16
     for (int q = 0; q < kLanes; ++q) decode(u[q], values + kCount / kLanes * q);
