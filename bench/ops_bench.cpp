@@ -92,22 +92,30 @@ void BM_AttentionCausal(benchmark::State& state) {
 BENCHMARK(BM_AttentionFull)->ATTENTION_SIZES;
 BENCHMARK(BM_AttentionCausal)->ATTENTION_SIZES;
 
-// One query per sequence against a long cache. Args: threads, sequences, keys.
+// One query per sequence against a long cache. Args: threads, sequences, keys, f16 or f32 (1, 0).
 void BM_AttentionDecode(benchmark::State& state) {
   Bench b(threads_of(state));
   int64_t sequences = state.range(1), keys = state.range(2), heads = 16, kv = 8, d = 128;
   Tensor q = b.random({sequences, heads, d}), out = b.random({sequences, heads, d});
+  KvType type = state.range(3) ? KvType::f16 : KvType::f32;
+  std::vector<KvCache> caches;
   std::vector<AttentionSequence> batch;
   for (int64_t i = 0; i < sequences; ++i) {
-    batch.push_back({1, b.random({keys, kv, d}), b.random({keys, kv, d}), keys - 1});
+    caches.emplace_back(1, kv, d, type);
+    caches.back().reserve(keys);
+    b.backend->store(caches.back().key_rows(0, keys), b.random({keys, kv, d}));
+    b.backend->store(caches.back().value_rows(0, keys), b.random({keys, kv, d}));
+    batch.push_back({1, caches.back().keys(0, keys), caches.back().values(0, keys), keys - 1});
   }
   AttentionMask mask;
   mask.causal = true;
-  double seconds = fastest(state, [&] { b.backend->attention_batch(out, q, batch, 0.088f, mask); });
-  report(state, b.backend->threads(), seconds, 0, 8.0 * sequences * keys * kv * d);
+  double seconds =
+      fastest(state, [&] { b.backend->cached_attention(out, q, batch, 0.088f, mask); });
+  double bytes = 2.0 * sequences * keys * kv * d * static_cast<double>(kv_value_bytes(type));
+  report(state, b.backend->threads(), seconds, 0, bytes);
 }
 BENCHMARK(BM_AttentionDecode)
-    ->ArgsProduct({{1, 2}, {1, 8}, {512, 8192}})
+    ->ArgsProduct({{1, 2}, {1, 8}, {512, 8192}, {0, 1}})
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond)
     ->MinTime(0.2);

@@ -1,8 +1,14 @@
 #include "base/memory.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
+
+#include "base/error.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -21,6 +27,48 @@ void trim_memory() {
 #ifdef __GLIBC__
   ::malloc_trim(0);
 #endif
+}
+
+namespace {
+
+constexpr size_t kHugePage = size_t{1} << 21, kLine = 64;
+
+size_t round_up(size_t size, size_t to) {
+  return (size + to - 1) / to * to;
+}
+
+}  // namespace
+
+std::byte* allocate_large(size_t size, const char* what) {
+  auto refuse = [&] { fail(Status::out_of_memory, "no memory for {} bytes of {}", size, what); };
+  if (size > SIZE_MAX / 2) refuse();
+  if (size < kHugePage) {
+    void* data = std::aligned_alloc(kLine, round_up(size, kLine));
+    if (!data) refuse();
+    return static_cast<std::byte*>(std::memset(data, 0, size));
+  }
+  // Whole huge pages from an aligned address; what was mapped around them goes back.
+  size_t used = round_up(size, kHugePage), mapped = used + kHugePage;
+  void* map = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) refuse();
+  auto* begin = static_cast<std::byte*>(map);
+  size_t before =
+      round_up(reinterpret_cast<uintptr_t>(map), kHugePage) - reinterpret_cast<uintptr_t>(map);
+  if (before > 0) ::munmap(begin, before);
+  std::byte* data = begin + before;
+  if (before < kHugePage) ::munmap(data + used, kHugePage - before);
+#ifdef MADV_HUGEPAGE
+  ::madvise(data, used, MADV_HUGEPAGE);  // failure changes nothing
+#endif
+  return data;
+}
+
+void free_large(std::byte* memory, size_t size) {
+  if (size < kHugePage) {
+    std::free(memory);
+  } else {
+    ::munmap(memory, round_up(size, kHugePage));
+  }
 }
 
 }  // namespace speech

@@ -46,11 +46,10 @@ struct AttentionMask {
   int64_t global_keys = 0;
 };
 
-// One sequence of a batch: its next `rows` rows of q attend to its own cache. Strided views of a
-// cache ([s, kv_heads, d], rows at any distance) serve as k and v.
+// One sequence of a batch: its next `rows` rows of q attend to its own cache.
 struct AttentionSequence {
   int64_t rows = 0;
-  Tensor k, v;
+  KvRows k, v;               // from position 0 on
   int64_t query_offset = 0;  // position of the first of its rows
 };
 
@@ -83,18 +82,16 @@ class Backend {
   // (query head j reads kv head j / (heads / kv_heads)); softmax(scale * q k^T + mask) v.
   virtual void attention(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
                          float scale, const AttentionMask& mask) = 0;
-  // Rows of a cache: x[rows, heads, d] as they are, or rounded to the nearest f16 (values beyond
-  // its range to the largest one). Attention over them gives the bytes it gives over their values
-  // in f32.
+  // Writes x[rows, heads, d] into rows of a cache as they are, or rounded to the nearest f16
+  // (values beyond its range to the largest one).
   virtual void store(const KvRows& out, const Tensor& x) = 0;
-  virtual void attention(const Tensor& out, const Tensor& q, const KvRows& k, const KvRows& v,
-                         float scale, const AttentionMask& mask) = 0;
-  // The same for several sequences at once (decoding steps of a server, prompts of several
-  // lengths): the rows of q and out are those of the sequences one after another. Each row gets the
-  // bytes that `attention` would give it. mask.query_offset is ignored in favour of the sequences'.
-  virtual void attention_batch(const Tensor& out, const Tensor& q,
-                               std::span<const AttentionSequence> sequences, float scale,
-                               const AttentionMask& mask) = 0;
+  // Attention over caches, of several sequences at once (decoding steps of a server, prompts of
+  // several lengths): the rows of q and out [n, heads, d] are those of the sequences one after
+  // another. Each row gets the bytes that `attention` gives it over the cache's values in f32.
+  // mask.query_offset is ignored in favour of the sequences'.
+  virtual void cached_attention(const Tensor& out, const Tensor& q,
+                                std::span<const AttentionSequence> sequences, float scale,
+                                const AttentionMask& mask) = 0;
   // Relative positions as in Transformer-XL (Dai et al. 2019, arXiv:1901.02860): score(i, j) =
   // scale * ((q_i + u) k_j + (q_i + v_bias) p_(i-j)); p[2 s - 1, heads, d] holds positions s-1 down
   // to -(s-1) (row r is distance s-1-r); with a window only distances within it are read, and p may

@@ -1,8 +1,9 @@
 #include "compute/kv_cache.h"
 
-#include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace speech {
 
@@ -18,68 +19,73 @@ KvType kv_type(std::string_view name) {
 }
 
 KvCache::KvCache(int layers, int64_t kv_heads, int64_t head_dim, KvType type)
-    : kv_heads_(kv_heads), head_dim_(head_dim), type_(type), keys_(layers), values_(layers) {}
+    : layers_(layers),
+      kv_heads_(kv_heads),
+      head_dim_(head_dim),
+      type_(type),
+      side_bytes_(static_cast<size_t>(kKvBlock * kv_heads * head_dim) * kv_value_bytes(type)),
+      block_bytes_(2 * static_cast<size_t>(layers) * side_bytes_) {}
+
+KvCache::Block KvCache::new_block() const {
+  // Kernels multiply whole blocks and drop what lies behind the last position: zeros at first.
+  std::byte* memory = allocate_large(block_bytes_, "a cache of keys and values");
+  return Block(memory, [size = block_bytes_](std::byte* p) { free_large(p, size); });
+}
+
+void KvCache::hold(size_t index, Block block) {
+  if (index == blocks_.size()) {
+    blocks_.emplace_back();
+    addresses_.push_back(nullptr);
+  }
+  addresses_[index] = block.get();
+  blocks_[index] = std::move(block);
+}
 
 KvCache KvCache::prefix(int64_t positions) const {
   if (positions < 0 || positions > positions_) {
     fail(Status::internal, "kv cache: cannot copy {} of {} positions", positions, positions_);
   }
-  KvCache copy(layers(), kv_heads_, head_dim_, type_);
-  copy.reserve(positions);
-  size_t bytes = static_cast<size_t>(positions) * row_bytes();
-  for (size_t l = 0; l < keys_.size(); ++l) {
-    std::copy_n(keys_[l].begin(), bytes, copy.keys_[l].begin());
-    std::copy_n(values_[l].begin(), bytes, copy.values_[l].begin());
+  KvCache copy(layers_, kv_heads_, head_dim_, type_);
+  for (int64_t b = 0; b < blocks_of(positions); ++b) {
+    copy.hold(static_cast<size_t>(b), blocks_[static_cast<size_t>(b)]);
   }
   copy.positions_ = positions;
   return copy;
 }
 
-size_t KvCache::row_bytes() const {
-  return static_cast<size_t>(row_size()) *
-         (type_ == KvType::f16 ? sizeof(uint16_t) : sizeof(float));
-}
-
 void KvCache::reserve(int64_t count) {
-  if (keys_.empty()) return;
-  if (static_cast<size_t>(positions_ + count) * row_bytes() <= keys_[0].size()) return;
-  // A quarter more than needed: copies stay rare and little memory lies idle.
-  constexpr int64_t kStep = 64;
-  int64_t rows = positions_ + count + std::max<int64_t>(kStep, (positions_ + count) / 4);
-  rows = (rows + kStep - 1) / kStep * kStep;
-  size_t used = static_cast<size_t>(positions_) * row_bytes();
-  size_t size = static_cast<size_t>(rows) * row_bytes();
-  for (auto* side : {&keys_, &values_}) {
-    for (Rows& layer : *side) {
-      Rows grown;
-      grown.reserve(size);
-      grown.assign(layer.begin(), layer.begin() + static_cast<std::ptrdiff_t>(used));
-      grown.resize(size);
-      layer = std::move(grown);  // one layer at a time: the peak is one layer, not a second cache
+  for (int64_t b = positions_ / kKvBlock; b < blocks_of(positions_ + count); ++b) {
+    auto index = static_cast<size_t>(b);
+    bool there = index < blocks_.size();
+    if (there && blocks_[index].use_count() == 1) continue;
+    Block own = new_block();
+    if (there && b * kKvBlock < positions_) {
+      std::memcpy(own.get(), addresses_[index], block_bytes_);
     }
+    hold(index, std::move(own));
   }
 }
 
-KvRows KvCache::view(const Rows& rows, int64_t begin, int64_t end) const {
-  if (static_cast<size_t>(end) * row_bytes() > rows.size()) {
-    fail(Status::internal, "kv cache: {} positions asked, room for {}", end,
-         rows.size() / std::max<size_t>(1, row_bytes()));
+KvRows KvCache::view(int l, KvSide side, int64_t first, int64_t rows) const {
+  if (blocks_of(first + rows) > static_cast<int64_t>(blocks_.size())) {
+    fail(Status::internal, "kv cache: {} positions asked, room for {}", first + rows,
+         static_cast<int64_t>(blocks_.size()) * kKvBlock);
   }
-  std::byte* data = const_cast<std::byte*>(rows.data()) + static_cast<size_t>(begin) * row_bytes();
-  return {type_, data, end - begin, kv_heads_, head_dim_};
+  size_t offset = (2 * static_cast<size_t>(l) + (side == KvSide::values ? 1 : 0)) * side_bytes_;
+  return {type_, side, addresses_.data(), offset, first, rows, kv_heads_, head_dim_};
 }
 
 KvRows KvCache::key_rows(int l, int64_t count) const {
-  return view(keys_[l], positions_, positions_ + count);
+  return view(l, KvSide::keys, positions_, count);
 }
 KvRows KvCache::value_rows(int l, int64_t count) const {
-  return view(values_[l], positions_, positions_ + count);
+  return view(l, KvSide::values, positions_, count);
 }
 KvRows KvCache::keys(int l, int64_t extra) const {
-  return view(keys_[l], 0, positions_ + extra);
+  return view(l, KvSide::keys, 0, positions_ + extra);
 }
 KvRows KvCache::values(int l, int64_t extra) const {
-  return view(values_[l], 0, positions_ + extra);
+  return view(l, KvSide::values, 0, positions_ + extra);
 }
 
 void KvCache::advance(int64_t count) {
@@ -94,37 +100,25 @@ void KvCache::truncate(int64_t positions) {
 }
 
 size_t KvCache::bytes() const {
-  size_t total = 0;
-  for (auto& layer : keys_) total += layer.capacity();
-  for (auto& layer : values_) total += layer.capacity();
-  return total;
+  return blocks_.size() * block_bytes_;
 }
 
-std::span<const std::byte> KvCache::raw_keys(int l) const {
-  return std::span(keys_[l]).first(static_cast<size_t>(positions_) * row_bytes());
-}
-std::span<const std::byte> KvCache::raw_values(int l) const {
-  return std::span(values_[l]).first(static_cast<size_t>(positions_) * row_bytes());
+std::span<const std::byte> KvCache::block(int64_t index) const {
+  return {addresses_[static_cast<size_t>(index)], block_bytes_};
 }
 
-void KvCache::restore(int64_t count, std::span<const std::span<const std::byte>> keys,
-                      std::span<const std::span<const std::byte>> values) {
-  if (keys.size() != keys_.size() || values.size() != keys_.size()) {
-    fail(Status::internal, "kv cache: {} layers restored into {}", keys.size(), keys_.size());
+void KvCache::restore(int64_t positions, std::span<const std::byte> blocks) {
+  if (positions < 0 || blocks.size() != static_cast<size_t>(blocks_of(positions)) * block_bytes_) {
+    fail(Status::internal, "kv cache: {} positions restored from {} bytes", positions,
+         blocks.size());
   }
-  size_t size = static_cast<size_t>(count) * row_bytes();
-  for (size_t l = 0; l < keys.size(); ++l) {
-    if (keys[l].size() != size || values[l].size() != size) {
-      fail(Status::internal, "kv cache: {} rows restored from {} bytes", count, keys[l].size());
-    }
+  positions_ = 0;
+  reserve(positions);
+  for (int64_t b = 0; b < blocks_of(positions); ++b) {
+    auto index = static_cast<size_t>(b);
+    std::memcpy(addresses_[index], blocks.data() + index * block_bytes_, block_bytes_);
   }
-  reserve(count);
-  auto at = static_cast<std::ptrdiff_t>(static_cast<size_t>(positions_) * row_bytes());
-  for (size_t l = 0; l < keys.size(); ++l) {
-    std::copy(keys[l].begin(), keys[l].end(), keys_[l].begin() + at);
-    std::copy(values[l].begin(), values[l].end(), values_[l].begin() + at);
-  }
-  positions_ += count;
+  positions_ = positions;
 }
 
 }  // namespace speech

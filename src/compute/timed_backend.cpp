@@ -64,21 +64,15 @@ class TimedBackend : public Backend {
   void store(const KvRows& out, const Tensor& x) override {
     run("copy", 0, [&] { inner_->store(out, x); });
   }
-  void attention(const Tensor& out, const Tensor& q, const KvRows& k, const KvRows& v, float scale,
-                 const AttentionMask& mask) override {
-    const double width = static_cast<double>(q.size() / q.dim(0));
-    run("attention", 4 * width * visible_pairs(mask, q.dim(0), k.rows, mask.query_offset),
-        [&] { inner_->attention(out, q, k, v, scale, mask); });
-  }
-  void attention_batch(const Tensor& out, const Tensor& q,
-                       std::span<const AttentionSequence> sequences, float scale,
-                       const AttentionMask& mask) override {
+  void cached_attention(const Tensor& out, const Tensor& q,
+                        std::span<const AttentionSequence> sequences, float scale,
+                        const AttentionMask& mask) override {
     double pairs = 0;
     for (const AttentionSequence& s : sequences) {
-      pairs += visible_pairs(mask, s.rows, s.k.dim(0), s.query_offset);
+      pairs += visible_pairs(mask, s.rows, s.k.rows, s.query_offset);
     }
     run("attention", 4 * static_cast<double>(q.size() / q.dim(0)) * pairs,
-        [&] { inner_->attention_batch(out, q, sequences, scale, mask); });
+        [&] { inner_->cached_attention(out, q, sequences, scale, mask); });
   }
   void relative_attention(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
                           const Tensor& p, const Tensor& u, const Tensor& v_bias, float scale,

@@ -1,28 +1,16 @@
 #include "compute/workspace.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace speech {
 namespace {
 
 constexpr size_t kAlign = 64;
 constexpr size_t kFirstBlock = size_t{1} << 20;
-constexpr size_t kHugePage = size_t{1} << 21;
-
-std::byte* allocate(size_t size) {
-  size_t align = size >= kHugePage ? kHugePage : kAlign;
-  void* data = std::aligned_alloc(align, (size + align - 1) / align * align);
-  if (!data) fail(Status::out_of_memory, "no memory for {} bytes of activations", size);
-#ifdef MADV_HUGEPAGE
-  if (align == kHugePage) madvise(data, size, MADV_HUGEPAGE);  // a hint: failure changes nothing
-#endif
-  return static_cast<std::byte*>(data);
-}
+constexpr char kWhat[] = "activations";
 
 }  // namespace
 
@@ -46,7 +34,7 @@ std::byte* Workspace::bytes(size_t size) {
   while (current_ < blocks_.size() && blocks_[current_].size - blocks_[current_].used < size) {
     // Nothing above the current block is in use: an unused one that is too small is replaced.
     if (current_ + 1 < blocks_.size() && blocks_[current_ + 1].size < size) {
-      std::free(blocks_[current_ + 1].data);
+      free_large(blocks_[current_ + 1].data, blocks_[current_ + 1].size);
       blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(current_) + 1);
       continue;
     }
@@ -57,7 +45,7 @@ std::byte* Workspace::bytes(size_t size) {
     for (const Block& block : blocks_) total += block.size;
     size_t block_size = std::max({size, kFirstBlock, total / 2});
     blocks_.reserve(blocks_.size() + 1);
-    blocks_.push_back({allocate(block_size), block_size, 0});
+    blocks_.push_back({allocate_large(block_size, kWhat), block_size, 0});
   }
   Block& block = blocks_[current_];
   std::byte* data = block.data + block.used;
@@ -81,13 +69,13 @@ void Workspace::reset() {
   current_ = 0;
   if (blocks_.size() > 1) {
     shrink();
-    blocks_.push_back({allocate(std::min(total, std::max(high_water_, kFirstBlock))),
-                       std::min(total, std::max(high_water_, kFirstBlock)), 0});
+    size_t size = std::min(total, std::max(high_water_, kFirstBlock));
+    blocks_.push_back({allocate_large(size, kWhat), size, 0});
   }
 }
 
 void Workspace::shrink() {
-  for (Block& block : blocks_) std::free(block.data);
+  for (Block& block : blocks_) free_large(block.data, block.size);
   blocks_.clear();
   current_ = 0;
 }

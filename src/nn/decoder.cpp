@@ -38,7 +38,8 @@ void trace_attention_weights(const LayerTrace& stage, const Tensor& q, const KvR
     }
     b.write(ones, identity);
     b.store(values.value_rows(0, s), ones);
-    b.attention(out, q, k, values.value_rows(0, s), scale, mask);
+    AttentionSequence sequence{n, k, values.value_rows(0, s), mask.query_offset};
+    b.cached_attention(out, q, {&sequence, 1}, scale, mask);
     b.read(out, part);
     for (int64_t row = 0; row < n * heads; ++row) {
       auto to = (row % heads * n + row / heads) * s + first;
@@ -86,18 +87,20 @@ void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
   stage("07_k_rope", k.swap_axes(0, 1));
 
   auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
+  AttentionMask mask{.causal = true};
+  std::vector<AttentionSequence> batch;
   int64_t row = 0;
   for (const DecoderRows& s : sequences) {
-    auto rows = [&](const Tensor& t) { return t.slice(0, row, row + s.count); };
-    b.store(s.cache->key_rows(l, s.count), rows(k));
-    b.store(s.cache->value_rows(l, s.count), rows(v));
-    AttentionMask mask{.causal = true, .query_offset = s.cache->positions()};
-    b.attention(rows(a), rows(q), s.cache->keys(l, s.count), s.cache->values(l, s.count), scale,
-                mask);
-    if (!stage.prefix.empty() && sequences.size() == 1) {
-      trace_attention_weights(stage, q, s.cache->keys(l, s.count), scale, mask);
-    }
+    b.store(s.cache->key_rows(l, s.count), k.slice(0, row, row + s.count));
+    b.store(s.cache->value_rows(l, s.count), v.slice(0, row, row + s.count));
+    batch.push_back(
+        {s.count, s.cache->keys(l, s.count), s.cache->values(l, s.count), s.cache->positions()});
     row += s.count;
+  }
+  b.cached_attention(a, q, batch, scale, mask);
+  if (!stage.prefix.empty() && batch.size() == 1) {
+    mask.query_offset = batch[0].query_offset;
+    trace_attention_weights(stage, q, batch[0].k, scale, mask);
   }
   stage("09_attention_values", flat(a));
 

@@ -291,7 +291,10 @@ class Profiler {
     for (int run = 0; settings_.sequences > 1 && run <= settings_.runs; ++run) {
       std::vector<KvCache> caches;
       for (int i = 0; i < settings_.sequences; ++i) {
-        caches.push_back(seen.prefix(settings_.prompt_tokens));
+        // Prefixes of one cache would share its memory, which clients do not.
+        caches.push_back(model.new_cache());
+        LanguageModel::Input input{&caches.back(), prompt};
+        model.step({&input, 1});
       }
       Timing timing = decode(model, caches, next);
       size_t cache_bytes = 0;

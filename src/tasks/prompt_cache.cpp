@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kMagic[8] = {'S', 'P', 'K', 'V', '0', '0', '0', '2'};
+constexpr char kMagic[8] = {'S', 'P', 'K', 'V', '0', '0', '0', '3'};
 
 uint64_t hash(std::span<const std::byte> bytes) {  // FNV-1a
   uint64_t h = 0xCBF29CE484222325u;
@@ -33,10 +33,10 @@ size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
                              a.begin());
 }
 
-// The head of a file; fingerprint, ids, then keys and values of each layer follow.
+// The head of a file; fingerprint, ids, then the cache's blocks follow.
 struct Header {
   char magic[8];
-  uint64_t fingerprint_size, ids, layers, row_bytes;
+  uint64_t fingerprint_size, ids, block_bytes;
   uint32_t checksum;  // of all that follows the header
   uint32_t reserved;
 };
@@ -137,17 +137,14 @@ void PromptCache::write_file(std::span<const int32_t> ids, const KvCache& cache)
   std::string fingerprint = model_.fingerprint();
   std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(fingerprint)),
                                                 std::as_bytes(ids)};
-  size_t side = ids.size() * cache.row_bytes();
-  for (int l = 0; l < cache.layers(); ++l) {
-    parts.push_back(cache.raw_keys(l).first(side));
-    parts.push_back(cache.raw_values(l).first(side));
+  for (int64_t b = 0; b < KvCache::blocks_of(static_cast<int64_t>(ids.size())); ++b) {
+    parts.push_back(cache.block(b));
   }
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   header.fingerprint_size = fingerprint.size();
   header.ids = ids.size();
-  header.layers = static_cast<uint64_t>(cache.layers());
-  header.row_bytes = cache.row_bytes();
+  header.block_bytes = cache.block_bytes();
   for (auto part : parts) header.checksum = crc(header.checksum, part);
   OutputFile out(path);
   out.write(std::as_bytes(std::span(&header, 1)));
@@ -181,13 +178,12 @@ std::optional<PromptCache::Entry> PromptCache::read_file(const std::string& path
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) broken("it is no prompt cache");
   std::span<const std::byte> rest = bytes.subspan(sizeof header);
   KvCache cache = model_.new_cache();
-  if (header.layers != static_cast<uint64_t>(cache.layers()) ||
-      header.row_bytes != cache.row_bytes() || header.fingerprint_size > rest.size() ||
+  if (header.block_bytes != cache.block_bytes() || header.fingerprint_size > rest.size() ||
       header.ids > rest.size() / 4 || header.ids == 0) {
     broken("its sizes are not this model's");
   }
-  uint64_t side = header.ids * header.row_bytes;
-  if (rest.size() != header.fingerprint_size + header.ids * 4 + 2 * header.layers * side) {
+  auto block_count = static_cast<uint64_t>(KvCache::blocks_of(static_cast<int64_t>(header.ids)));
+  if (rest.size() != header.fingerprint_size + header.ids * 4 + block_count * header.block_bytes) {
     broken("it is cut short");
   }
   std::string fingerprint = model_.fingerprint();
@@ -201,13 +197,10 @@ std::optional<PromptCache::Entry> PromptCache::read_file(const std::string& path
   if (shared <= common) return std::nullopt;
   if (crc(0, rest) != header.checksum) broken("its checksum is wrong");
 
-  std::span<const std::byte> rows = rest.subspan(fingerprint.size() + header.ids * 4);
-  std::vector<std::span<const std::byte>> keys, values;
-  for (size_t l = 0; l < header.layers; ++l) {
-    keys.push_back(rows.subspan(2 * l * side, shared * header.row_bytes));
-    values.push_back(rows.subspan((2 * l + 1) * side, shared * header.row_bytes));
-  }
-  cache.restore(static_cast<int64_t>(shared), keys, values);
+  std::span<const std::byte> blocks = rest.subspan(fingerprint.size() + header.ids * 4);
+  auto positions = static_cast<int64_t>(shared);
+  cache.restore(positions, blocks.first(static_cast<size_t>(KvCache::blocks_of(positions)) *
+                                        cache.block_bytes()));
   stored.resize(shared);
   return Entry{std::move(stored), std::move(cache)};
 }

@@ -218,7 +218,7 @@ TEST(Backend, ThreadsDoNotChangeTheBytes) {
 }
 
 // A batch gives each sequence the bytes it gets alone, whatever stands beside it.
-TEST(Backend, AttentionBatchEqualsSingleCalls) {
+TEST(Backend, CachedAttentionOfABatchEqualsSingleCalls) {
   auto backend = make_cpu_backend(2);
   int64_t heads = 6, kv = 2, d = 48;
   struct Sequence {
@@ -226,27 +226,26 @@ TEST(Backend, AttentionBatchEqualsSingleCalls) {
   };
   std::vector<Sequence> sizes = {{1, 90}, {70, 70}, {3, 200}, {1, 1}};
   Values q({75, heads, d}, 1), out({75, heads, d}), alone({75, heads, d});
-  std::vector<Values> caches;
-  for (const Sequence& s : sizes) {
-    caches.emplace_back(std::initializer_list<int64_t>{s.keys, kv, d}, 2);
-    caches.emplace_back(std::initializer_list<int64_t>{s.keys, kv, d}, 3);
-  }
+  std::vector<KvCache> caches;
+  std::vector<AttentionSequence> batch;
   AttentionMask mask;
   mask.causal = true;
-  std::vector<AttentionSequence> batch;
   int64_t row = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    auto [rows, keys] = sizes[i];
-    batch.push_back({rows, caches[2 * i].t, caches[2 * i + 1].t, keys - rows});
-    mask.query_offset = keys - rows;
-    backend->attention(alone.t.slice(0, row, row + rows), q.t.slice(0, row, row + rows),
-                       batch.back().k, batch.back().v, 0.15f, mask);
+  for (auto [rows, keys] : sizes) {
+    caches.emplace_back(1, kv, d);
+    KvCache& cache = caches.back();
+    cache.reserve(keys);
+    backend->store(cache.key_rows(0, keys), Values({keys, kv, d}, 2).t);
+    backend->store(cache.value_rows(0, keys), Values({keys, kv, d}, 3).t);
+    batch.push_back({rows, cache.keys(0, keys), cache.values(0, keys), keys - rows});
+    backend->cached_attention(alone.t.slice(0, row, row + rows), q.t.slice(0, row, row + rows),
+                              {&batch.back(), 1}, 0.15f, mask);
     row += rows;
   }
-  backend->attention_batch(out.t, q.t, batch, 0.15f, mask);
+  backend->cached_attention(out.t, q.t, batch, 0.15f, mask);
   EXPECT_EQ(std::memcmp(out.data.data(), alone.data.data(), out.data.size() * sizeof(float)), 0);
   batch.pop_back();
-  EXPECT_THROW(backend->attention_batch(out.t, q.t, batch, 0.15f, mask), Error);
+  EXPECT_THROW(backend->cached_attention(out.t, q.t, batch, 0.15f, mask), Error);
 }
 
 TEST(Backend, AnUnknownInstructionSetIsRefused) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compute/cpu/isa.h"
+#include "compute/kv_cache.h"
 #include "quant/half.h"
 
 namespace speech::cpu {
@@ -344,7 +345,8 @@ std::vector<AttentionCase> attention_cases() {
     cases.push_back({queries, 1000, 16, 8, 128, 1000 - queries, kUnlimited, 0});
     cases.push_back({queries, 1000, 12, 1, 96, 1000 - queries, 200, 0});
   }
-  cases.push_back({50, 51, 100, 1, 16});  // more heads per kv head than lanes
+  cases.push_back({1, 300, 9, 3, 40, 299, kUnlimited, 0});  // an odd number of heads per kv head
+  cases.push_back({50, 51, 100, 1, 16});                    // more heads per kv head than lanes
   // A global row is left to plain attention: queries start behind it.
   cases.push_back({250, 300, 2, 2, 64, 1, 128, 128, 1, true});
   cases.push_back({250, 300, 2, 2, 64, 3, 20, 20, 3, true});
@@ -366,7 +368,7 @@ TEST_P(KernelsTest, AttentionEqualsTheReference) {
   }
 }
 
-// Tiles of any size, a single query among them (another layout inside): the same bytes.
+// Tiles of any size, a single query among them: the same bytes.
 TEST_P(KernelsTest, AttentionDoesNotDependOnTheTile) {
   for (const AttentionCase& c : attention_cases()) {
     if (c.queries > 140) continue;
@@ -380,32 +382,69 @@ TEST_P(KernelsTest, AttentionDoesNotDependOnTheTile) {
   }
 }
 
-// f16 rows give the bytes that their values in f32 give.
-TEST_P(KernelsTest, AttentionOverHalfRowsEqualsAttentionOverTheirValues) {
+// The keys and values of an AttentionData in the blocks of a cache, behind `pad` bytes of each.
+template <typename T>
+struct Blocks {
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::byte*> addresses;
+  size_t pad = 64, side;
+
+  template <typename Convert>
+  Blocks(const AttentionArgs& args, const Convert& convert) {
+    int64_t values = kKvBlock * args.kv_heads * args.d;
+    side = values * sizeof(T);
+    for (int64_t first = 0; first < args.keys; first += kKvBlock) {
+      // What lies behind the last position is of no account, as long as it is numbers.
+      memory.emplace_back(pad + 2 * side, std::byte{0x3c});
+      auto* k = reinterpret_cast<T*>(memory.back().data() + pad);
+      T* v = k + values;
+      for (int64_t i = 0; i < std::min(kKvBlock, args.keys - first); ++i) {
+        for (int64_t head = 0; head < args.kv_heads; ++head) {
+          for (int64_t c = 0; c < args.d; ++c) {
+            k[(head * args.d + c) * kKvBlock + i] =
+                convert(args.k[(first + i) * args.k_row + head * args.k_head + c]);
+            v[(head * kKvBlock + i) * args.d + c] =
+                convert(args.v[(first + i) * args.v_row + head * args.v_head + c]);
+          }
+        }
+      }
+    }
+    for (auto& block : memory) addresses.push_back(block.data());
+  }
+
+  void use(AttentionArgs& args) const {
+    args.k_blocks = args.v_blocks = addresses.data();
+    args.k_offset = pad;
+    args.v_offset = pad + side;
+    args.half = sizeof(T) == 2;
+  }
+};
+
+// A cache gives the bytes that its values give as tensors, in tiles and query by query (another
+// arrangement inside), in f32 and in f16.
+TEST_P(KernelsTest, AttentionOverACacheEqualsAttentionOverItsValues) {
   for (const AttentionCase& c : attention_cases()) {
     if (c.relative) continue;
     AttentionData data(c);
-    auto rounded = [](std::vector<float>& values) {
-      std::vector<uint16_t> bits(values.size());
-      for (size_t i = 0; i < values.size(); ++i) {
-        bits[i] = f32_to_f16(values[i]);
-        values[i] = f16_to_f32(bits[i]);
-      }
-      return bits;
-    };
-    std::vector<uint16_t> k = rounded(data.k), v = rounded(data.v);
-    for (int64_t tile : {0, 1}) {
+    auto compare = [&](const auto& blocks, const char* type) {
       for (const Kernels* table : {&fast(), &reference()}) {
-        data.args.k_half = data.args.v_half = nullptr;
-        std::vector<float> expected = data.run(*table, tile);
-        data.args.k_half = k.data() + 1;
-        data.args.v_half = v.data() + 1;
-        std::vector<float> out = data.run(*table, tile);
-        ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * 4), 0)
-            << c.queries << " queries, " << c.keys << " keys, d " << c.d << " global " << c.global
-            << " tile " << tile;
+        data.args.k_blocks = data.args.v_blocks = nullptr;
+        std::vector<float> expected = data.run(*table);
+        blocks.use(data.args);
+        for (int64_t tile : {0, 1, 3}) {
+          std::vector<float> out = data.run(*table, tile);
+          ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * 4), 0)
+              << type << ", " << c.queries << " queries, " << c.keys << " keys, d " << c.d
+              << " global " << c.global << " tile " << tile;
+        }
       }
+      data.args.k_blocks = data.args.v_blocks = nullptr;
+    };
+    compare(Blocks<float>(data.args, [](float v) { return v; }), "f32");
+    for (auto* values : {&data.k, &data.v}) {
+      for (float& v : *values) v = f16_to_f32(f32_to_f16(v));
     }
+    compare(Blocks<uint16_t>(data.args, f32_to_f16), "f16");
   }
 }
 

@@ -32,18 +32,27 @@ std::vector<std::vector<float>> append(Backend& backend, KvCache& cache, int64_t
   return written;
 }
 
-std::vector<float> floats(std::span<const std::byte> raw, KvType type) {
-  std::vector<float> out(raw.size() / (type == KvType::f16 ? 2 : 4));
-  for (size_t i = 0; i < out.size(); ++i) {
-    uint16_t half;
-    if (type == KvType::f16) {
-      std::memcpy(&half, raw.data() + 2 * i, 2);
-      out[i] = f16_to_f32(half);
-    } else {
-      std::memcpy(&out[i], raw.data() + 4 * i, 4);
+// The values of a layer's keys or values, [positions, heads, d].
+std::vector<float> floats(const KvRows& rows) {
+  std::vector<float> out;
+  for (int64_t position = rows.first; position < rows.first + rows.rows; ++position) {
+    const std::byte* block = rows.blocks[position / kKvBlock] + rows.offset;
+    int64_t i = position % kKvBlock;
+    for (int64_t head = 0; head < rows.heads; ++head) {
+      for (int64_t c = 0; c < rows.d; ++c) {
+        int64_t at = rows.side == KvSide::keys ? (head * rows.d + c) * kKvBlock + i
+                                               : (head * kKvBlock + i) * rows.d + c;
+        out.push_back(rows.type == KvType::f16
+                          ? f16_to_f32(reinterpret_cast<const uint16_t*>(block)[at])
+                          : reinterpret_cast<const float*>(block)[at]);
+      }
     }
   }
   return out;
+}
+std::vector<float> first_rows(std::vector<float> values, int64_t rows) {
+  values.resize(static_cast<size_t>(rows * kHeads * kWidth));
+  return values;
 }
 
 class KvCacheTest : public ::testing::TestWithParam<KvType> {
@@ -70,28 +79,52 @@ TEST_P(KvCacheTest, GrowsAndKeepsWhatWasWritten) {
   }
   for (int l : {0, 1}) {
     auto i = static_cast<size_t>(2 * l);
-    EXPECT_EQ(floats(cache.raw_keys(l), GetParam()), all[i]);
-    EXPECT_EQ(floats(cache.raw_values(l), GetParam()), all[i + 1]);
+    EXPECT_EQ(floats(cache.keys(l)), all[i]);
+    EXPECT_EQ(floats(cache.values(l)), all[i + 1]);
   }
-  // A prefix is a cache of its own; rows read back are the same again.
-  KvCache part = cache.prefix(100);
+  // Rows read back from blocks are the same again.
   KvCache restored(2, kHeads, kWidth, GetParam());
-  std::vector<std::span<const std::byte>> keys, values;
-  for (int l : {0, 1}) {
-    keys.push_back(part.raw_keys(l));
-    values.push_back(part.raw_values(l));
+  append(*backend_, restored, 5, 1);
+  std::vector<std::byte> blocks;
+  for (int64_t b = 0; b < KvCache::blocks_of(100); ++b) {
+    blocks.insert(blocks.end(), cache.block(b).begin(), cache.block(b).end());
   }
-  restored.restore(100, keys, values);
+  restored.restore(100, blocks);
   for (int l : {0, 1}) {
-    auto whole = cache.raw_keys(l);
-    EXPECT_TRUE(std::ranges::equal(part.raw_keys(l), whole.first(100 * cache.row_bytes())));
-    EXPECT_TRUE(std::ranges::equal(restored.raw_values(l), part.raw_values(l)));
+    auto i = static_cast<size_t>(2 * l);
+    EXPECT_EQ(floats(restored.keys(l)), first_rows(all[i], 100));
+    EXPECT_EQ(floats(restored.values(l)), first_rows(all[i + 1], 100));
   }
   cache.truncate(7);
-  EXPECT_EQ(cache.raw_keys(0).size(), 7 * cache.row_bytes());
+  EXPECT_EQ(floats(cache.keys(0)), first_rows(all[0], 7));
   EXPECT_THROW(cache.truncate(8), Error);
   EXPECT_THROW(cache.prefix(8), Error);
-  EXPECT_THROW(restored.restore(99, keys, values), Error);
+  EXPECT_THROW(restored.restore(129, blocks), Error);
+  EXPECT_THROW(cache.keys(0, 1000), Error);
+}
+
+// A prefix shares memory, and neither cache sees what is written to the other.
+TEST_P(KvCacheTest, PrefixesShareBlocksUntilTheyAreWritten) {
+  KvCache cache(2, kHeads, kWidth, GetParam());
+  append(*backend_, cache, 200, 1);
+  std::vector<float> keys = floats(cache.keys(1)), values = floats(cache.values(1));
+  for (int64_t positions : {64, 100, 200}) {
+    KvCache part = cache.prefix(positions);
+    EXPECT_EQ(part.block(0).data(), cache.block(0).data());
+    EXPECT_EQ(floats(part.keys(1)), first_rows(keys, positions));
+    append(*backend_, part, 90, 2);
+    EXPECT_EQ(part.block(0).data(), cache.block(0).data());
+    EXPECT_EQ(first_rows(floats(part.keys(1)), positions), first_rows(keys, positions));
+    EXPECT_EQ(floats(cache.keys(1)), keys);
+    EXPECT_EQ(floats(cache.values(1)), values);
+  }
+  // The other way round: the first cache forgets and goes on in blocks that a prefix holds.
+  KvCache part = cache.prefix(150);
+  cache.truncate(70);
+  append(*backend_, cache, 100, 3);
+  EXPECT_EQ(floats(part.keys(1)), first_rows(keys, 150));
+  EXPECT_EQ(floats(part.values(1)), first_rows(values, 150));
+  EXPECT_EQ(first_rows(floats(cache.values(1)), 70), first_rows(values, 70));
 }
 
 TEST_P(KvCacheTest, AttentionReadsItsValues) {
@@ -111,8 +144,9 @@ TEST_P(KvCacheTest, AttentionReadsItsValues) {
     AttentionMask mask{.causal = true, .query_offset = 150 - queries};
     for (int threads : {1, 3}) {
       auto backend = make_cpu_backend(threads);
-      backend->attention(TensorAccess::make(out.data(), {queries, 6, kWidth}), qt, cache.keys(1),
-                         cache.values(1), 0.2f, mask);
+      AttentionSequence all{queries, cache.keys(1), cache.values(1), 150 - queries};
+      backend->cached_attention(TensorAccess::make(out.data(), {queries, 6, kWidth}), qt, {&all, 1},
+                                0.2f, mask);
       backend->attention(TensorAccess::make(same.data(), {queries, 6, kWidth}), qt, k, v, 0.2f,
                          mask);
       EXPECT_EQ(std::memcmp(out.data(), same.data(), out.size() * sizeof(float)), 0);
@@ -131,7 +165,8 @@ TEST(KvCache, HalvesTakeHalfTheMemory) {
   auto backend = make_cpu_backend(1);
   std::vector<float> q(kHeads * kWidth);
   Tensor t = TensorAccess::make(q.data(), {1, kHeads, kWidth});
-  EXPECT_THROW(backend->attention(t, t, full.keys(0, 1), half.values(0, 1), 1, {}), Error);
+  AttentionSequence mixed{1, full.keys(0, 1), half.values(0, 1), 0};
+  EXPECT_THROW(backend->cached_attention(t, t, {&mixed, 1}, 1, {}), Error);
   EXPECT_THROW(backend->store(half.key_rows(0, 2), t), Error);
 }
 

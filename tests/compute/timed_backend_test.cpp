@@ -60,8 +60,10 @@ TEST(TimedBackend, AttentionCountsWhatTheMaskShows) {
     KvCache cache(1, kv_heads, width);
     cache.reserve(keys);
     backend->store(cache.key_rows(0, keys), k.t);
-    const KvRows cached = cache.keys(0, keys);
-    backend->attention(out.t, q.t, cached, cached, 1, mask);
+    backend->store(cache.value_rows(0, keys), k.t);
+    const AttentionSequence all{rows, cache.keys(0, keys), cache.values(0, keys),
+                                mask.query_offset};
+    backend->cached_attention(out.t, q.t, {&all, 1}, 1, mask);
     EXPECT_EQ(times.entries["attention"].operations, 2 * count);
     return count / (4 * heads * width);
   };
@@ -72,9 +74,12 @@ TEST(TimedBackend, AttentionCountsWhatTheMaskShows) {
   OpTimes times;
   auto backend = make_timed_backend(make_cpu_backend(1), times);
   Values q({3, heads, width}), out({3, heads, width});
-  Values first({5, kv_heads, width}), second({9, kv_heads, width});
-  const AttentionSequence sequences[] = {{2, first.t, first.t, 3}, {1, second.t, second.t, 8}};
-  backend->attention_batch(out.t, q.t, sequences, 1, {.causal = true});
+  KvCache first(1, kv_heads, width), second(1, kv_heads, width);
+  first.reserve(5);
+  second.reserve(9);
+  const AttentionSequence sequences[] = {{2, first.keys(0, 5), first.values(0, 5), 3},
+                                         {1, second.keys(0, 9), second.values(0, 9), 8}};
+  backend->cached_attention(out.t, q.t, sequences, 1, {.causal = true});
   EXPECT_EQ(times.entries["attention"].operations, 4 * heads * width * (4.0 + 5 + 9));
 }
 

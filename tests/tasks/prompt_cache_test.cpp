@@ -54,31 +54,32 @@ TEST_F(PromptCacheTest, ASequenceThatIsContinuedMovesInAndOut) {
   PromptCache cache(*model_, {});
   std::vector<int32_t> turn = ids(1, 40), next = joined(turn, ids(2, 9));
   KvCache kv = computed(turn);
-  const void* memory = kv.raw_keys(0).data();
+  const void* memory = kv.block(0).data();
   cache.store(turn, std::move(kv));
   auto found = cache.find(next);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->positions(), 40);
-  EXPECT_EQ(found->raw_keys(0).data(), memory) << "the same memory, not a copy";
+  EXPECT_EQ(found->block(0).data(), memory) << "the same memory, not a copy";
   EXPECT_FALSE(cache.find(next)) << "it is with who continues it";
   KvCache none = model_->new_cache();
   EXPECT_EQ(logits(*found, next), logits(none, next));
 }
 
-TEST_F(PromptCacheTest, ASharedPartIsCopiedAndNoMore) {
+TEST_F(PromptCacheTest, ASharedPartIsFoundAndNoMore) {
   PromptCache cache(*model_, {});
   std::vector<int32_t> first = ids(1, 300), other = joined(ids(1, 25), ids(3, 10));
   KvCache kv = computed(first);
-  const void* memory = kv.raw_keys(0).data();
+  const void* memory = kv.block(0).data();
   size_t whole = kv.bytes();
   cache.store(first, std::move(kv));
   auto found = cache.find(other);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->positions(), 25);
-  EXPECT_NE(found->raw_keys(0).data(), memory);
+  EXPECT_EQ(found->block(0).data(), memory) << "shared until it is written to";
   EXPECT_LT(found->bytes(), whole / 2);
   KvCache none = model_->new_cache();
   EXPECT_EQ(logits(*found, other), logits(none, other));
+  EXPECT_NE(found->block(0).data(), memory);
   // The entry is still there, also for its own prompt, whose last position has to be computed.
   EXPECT_EQ(cache.find(first)->positions(), 299);
   EXPECT_FALSE(cache.find(first, 299)) << "nothing longer than what is known already";

@@ -254,48 +254,27 @@ class CpuBackend final : public Backend {
 
   void attention(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v, float scale,
                  const AttentionMask& mask) override {
-    AttentionSequence sequence{q.rank() == 3 ? q.dim(0) : 0, k, v, mask.query_offset};
-    attention_batch(out, q, {&sequence, 1}, scale, mask);
+    if (q.size() > 0) run_attention({attention_args(out, q, k, v, scale, mask)});
   }
 
   void store(const KvRows& out, const Tensor& x) override {
-    if (out.type == KvType::f32) return copy(kv_tensor(out), x);
     expect(x.rank() == 3 && x.dim(0) == out.rows && x.dim(1) == out.heads && x.dim(2) == out.d,
            "store", "x [rows, heads, d] of the cache", "x", x);
-    Rows from(x);
-    auto* to = reinterpret_cast<uint16_t*>(out.data);
-    constexpr int64_t kTile = 64;  // rows
-    int64_t count = out.rows * out.heads;
+    // A tile is some heads of the rows in one block.
+    int64_t begin = out.first / kKvBlock, end = (out.first + out.rows + kKvBlock - 1) / kKvBlock;
+    int64_t rows_of_block = std::min(out.rows, kKvBlock);
+    int64_t heads = std::max<int64_t>(1, kTileValues / std::max<int64_t>(1, rows_of_block * out.d));
+    int64_t groups = tiles_of(out.heads, heads);
     std::lock_guard lock(mutex_);
-    pool_.run(tiles_of(count, kTile), [&](int64_t tile, int) {
-      for (int64_t r = tile * kTile; r < std::min(count, (tile + 1) * kTile); ++r) {
-        kernels_.to_half(to + r * out.d, from[r], out.d);
-      }
+    pool_.run((end - begin) * groups, [&](int64_t tile, int) {
+      int64_t block = begin + tile / groups, head = tile % groups * heads;
+      store_block(out, x, block, head, std::min(out.heads, head + heads));
     });
   }
 
-  void attention(const Tensor& out, const Tensor& q, const KvRows& k, const KvRows& v, float scale,
-                 const AttentionMask& mask) override {
-    if (k.type != v.type || k.rows != v.rows || k.heads != v.heads || k.d != v.d) {
-      fail(Status::internal, "attention: keys and values of a cache differ in shape or type");
-    }
-    if (k.type == KvType::f32) {
-      return attention(out, q, kv_tensor(k), kv_tensor(v), scale, mask);
-    }
-    expect(q.rank() == 3 && same_shape(out, q), "attention", "out and q [n, heads, d]", "out", out,
-           "q", q);
-    // The shape is that of f32 rows; nothing is read through this view.
-    Tensor shape = kv_tensor(k);
-    AttentionArgs args = attention_args(out, q, shape, shape, scale, mask);
-    args.k = args.v = nullptr;
-    args.k_half = reinterpret_cast<const uint16_t*>(k.data);
-    args.v_half = reinterpret_cast<const uint16_t*>(v.data);
-    run_attention({args});
-  }
-
-  void attention_batch(const Tensor& out, const Tensor& q,
-                       std::span<const AttentionSequence> sequences, float scale,
-                       const AttentionMask& mask) override {
+  void cached_attention(const Tensor& out, const Tensor& q,
+                        std::span<const AttentionSequence> sequences, float scale,
+                        const AttentionMask& mask) override {
     expect(q.rank() == 3 && same_shape(out, q), "attention", "out and q [n, heads, d]", "out", out,
            "q", q);
     std::vector<AttentionArgs> calls;
@@ -305,10 +284,22 @@ class CpuBackend final : public Backend {
         fail(Status::internal, "attention: the sequences have more rows than q {}", describe(q));
       }
       if (s.rows == 0) continue;
+      if (s.k.type != s.v.type || s.k.rows != s.v.rows || s.k.heads != s.v.heads ||
+          s.k.d != s.v.d || s.k.side != KvSide::keys || s.v.side != KvSide::values ||
+          s.k.first != 0 || s.v.first != 0) {
+        fail(Status::internal, "attention: keys and values of a cache differ in shape or type");
+      }
       AttentionMask own = mask;
       own.query_offset = s.query_offset;
-      calls.push_back(attention_args(out.slice(0, row, row + s.rows), q.slice(0, row, row + s.rows),
-                                     s.k, s.v, scale, own));
+      AttentionArgs args =
+          attention_args(out.slice(0, row, row + s.rows), q.slice(0, row, row + s.rows), s.k.rows,
+                         s.k.heads, s.k.d, scale, own);
+      args.k_blocks = s.k.blocks;
+      args.v_blocks = s.v.blocks;
+      args.k_offset = s.k.offset;
+      args.v_offset = s.v.offset;
+      args.half = s.k.type == KvType::f16;
+      calls.push_back(args);
       row += s.rows;
     }
     if (row != q.dim(0)) {
@@ -651,33 +642,72 @@ class CpuBackend final : public Backend {
     return data(t);
   }
 
-  static Tensor kv_tensor(const KvRows& rows) {
-    return TensorAccess::make(reinterpret_cast<float*>(rows.data), {rows.rows, rows.heads, rows.d});
+  // The rows of one block, heads [head, end).
+  void store_block(const KvRows& out, const Tensor& x, int64_t block, int64_t head, int64_t end) {
+    int64_t first = std::max(out.first, block * kKvBlock);
+    int64_t last = std::min(out.first + out.rows, (block + 1) * kKvBlock);
+    size_t value_bytes = kv_value_bytes(out.type);
+    std::byte* base = out.blocks[block] + out.offset;
+    std::vector<uint16_t> half(out.type == KvType::f16 ? static_cast<size_t>(out.d) : 0);
+    for (; head < end; ++head) {
+      std::byte* to = base + static_cast<size_t>(head * kKvBlock * out.d) * value_bytes;
+      for (int64_t position = first; position < last; ++position) {
+        const float* row = data(x) + (position - out.first) * x.stride(0) + head * x.stride(1);
+        const std::byte* values = reinterpret_cast<const std::byte*>(row);
+        if (out.type == KvType::f16) {
+          kernels_.to_half(half.data(), row, out.d);
+          values = reinterpret_cast<const std::byte*>(half.data());
+        }
+        int64_t in_block = position - block * kKvBlock;
+        if (out.side == KvSide::values) {
+          size_t bytes = static_cast<size_t>(out.d) * value_bytes;
+          std::memcpy(to + static_cast<size_t>(in_block) * bytes, values, bytes);
+        } else if (out.type == KvType::f16) {
+          auto* column = reinterpret_cast<uint16_t*>(to) + in_block;
+          for (int64_t c = 0; c < out.d; ++c) column[c * kKvBlock] = half[static_cast<size_t>(c)];
+        } else {
+          float* column = reinterpret_cast<float*>(to) + in_block;
+          for (int64_t c = 0; c < out.d; ++c) column[c * kKvBlock] = row[c];
+        }
+      }
+    }
   }
 
   static AttentionArgs attention_args(const Tensor& out, const Tensor& q, const Tensor& k,
                                       const Tensor& v, float scale, const AttentionMask& mask) {
-    expect(k.rank() == 3 && same_shape(k, v) && k.dim(2) == q.dim(2) && k.dim(1) > 0 &&
-               q.dim(1) % k.dim(1) == 0,
-           "attention", "k and v [s, kv_heads, d], heads a multiple of kv_heads", "q", q, "k", k,
-           "v", v);
-    AttentionArgs args = {};
-    args.out = data(out);
-    args.q = data(q);
+    expect(k.rank() == 3 && same_shape(k, v), "attention", "k and v [s, kv_heads, d]", "k", k, "v",
+           v);
+    AttentionArgs args = attention_args(out, q, k.dim(0), k.dim(1), k.dim(2), scale, mask);
     args.k = data(k);
     args.v = data(v);
-    args.out_row = out.stride(0);
-    args.out_head = out.stride(1);
-    args.q_row = q.stride(0);
-    args.q_head = q.stride(1);
     args.k_row = k.stride(0);
     args.k_head = k.stride(1);
     args.v_row = v.stride(0);
     args.v_head = v.stride(1);
+    return args;
+  }
+
+  // Without keys and values.
+  static AttentionArgs attention_args(const Tensor& out, const Tensor& q, int64_t keys,
+                                      int64_t kv_heads, int64_t d, float scale,
+                                      const AttentionMask& mask) {
+    expect(q.rank() == 3 && same_shape(out, q), "attention", "out and q [n, heads, d]", "out", out,
+           "q", q);
+    if (d != q.dim(2) || kv_heads <= 0 || q.dim(1) % kv_heads != 0) {
+      fail(Status::internal, "attention: {} kv heads of {} values for q {}", kv_heads, d,
+           describe(q));
+    }
+    AttentionArgs args = {};
+    args.out = data(out);
+    args.q = data(q);
+    args.out_row = out.stride(0);
+    args.out_head = out.stride(1);
+    args.q_row = q.stride(0);
+    args.q_head = q.stride(1);
     args.queries = q.dim(0);
-    args.keys = k.dim(0);
+    args.keys = keys;
     args.heads = q.dim(1);
-    args.kv_heads = k.dim(1);
+    args.kv_heads = kv_heads;
     args.d = q.dim(2);
     args.scale = scale;
     args.query_offset = mask.query_offset;

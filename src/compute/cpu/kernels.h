@@ -30,7 +30,11 @@ inline constexpr int64_t kUnlimited = int64_t{1} << 60;
 struct AttentionArgs {
   float* out;
   const float *q, *k, *v;
-  const uint16_t *k_half, *v_half;  // f16 rows in the place of k and v; null: those
+  // Blocks of a cache in the place of k and v (compute/kv_cache.h has their layout); null: those.
+  // The layer's keys and values begin at these bytes of each block.
+  std::byte *const *k_blocks, *const *v_blocks;
+  size_t k_offset, v_offset;
+  bool half;  // the blocks hold f16
   int64_t out_row, out_head, q_row, q_head, k_row, k_head, v_row, v_head;
   int64_t queries, keys;
   int64_t heads, kv_heads;

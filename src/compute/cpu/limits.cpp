@@ -1,15 +1,13 @@
 #include "compute/limits.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
+#include "base/memory.h"
 #include "base/threads.h"
 #include "compute/cpu/isa.h"
 #include "compute/cpu/peak.h"
@@ -39,7 +37,7 @@ double measure_flops(ThreadPool& pool, cpu::Isa isa) {
 
 // Sums a tile as `kStreams` streams side by side; the best number of them is the machine's figure.
 template <int kStreams>
-void read_tile(const char* tile, int64_t bytes) {
+void read_tile(const std::byte* tile, int64_t bytes) {
   const auto* p = reinterpret_cast<const uint64_t*>(tile);
   int64_t length = bytes / 8 / kStreams;
   uint64_t sum[8] = {};
@@ -53,12 +51,10 @@ void read_tile(const char* tile, int64_t bytes) {
 
 double measure_read(ThreadPool& pool) {
   constexpr int64_t kBytes = int64_t{1} << 30, kTile = int64_t{1} << 20;
-  std::unique_ptr<char, void (*)(void*)> memory(
-      static_cast<char*>(std::aligned_alloc(2 * kTile, kBytes)), std::free);
-  if (!memory) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-  madvise(memory.get(), kBytes, MADV_HUGEPAGE);  // as the workspace asks for
-#endif
+  // As the workspace and the caches have it.
+  auto release = [](std::byte* p) { free_large(p, kBytes); };
+  std::unique_ptr<std::byte, decltype(release)> memory(
+      allocate_large(kBytes, "a measurement of the read bandwidth"));
   pool.run(kBytes / kTile, [&](int64_t tile, int) {
     std::fill_n(reinterpret_cast<uint64_t*>(memory.get() + tile * kTile), kTile / 8,
                 static_cast<uint64_t>(tile));

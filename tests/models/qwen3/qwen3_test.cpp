@@ -240,7 +240,7 @@ TEST(Qwen3, HalfPrecisionCache) {
       }
       if (first.empty()) first = last;
       EXPECT_EQ(last, first) << threads << " threads, pieces of " << piece;
-      bytes = cache.row_bytes();
+      bytes = cache.block_bytes();
     }
     Generator generator(*model, {});
     std::vector<int32_t> greedy = ids_of(expect["greedy_ids"]), got;
@@ -252,7 +252,7 @@ TEST(Qwen3, HalfPrecisionCache) {
   EXPECT_LE(distance(expected, first), 2e-3);
   auto full = load(path);
   KvCache cache = full->new_cache();
-  EXPECT_EQ(cache.row_bytes(), 2 * bytes);
+  EXPECT_EQ(cache.block_bytes(), 2 * bytes);
   LanguageModel::Input input{&cache, ids};
   EXPECT_NE(full->step({&input, 1})[0], first) << "or it was not in f16";
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "compute/kv_cache.h"
 #include "quant/half.h"
 
 namespace speech::cpu {
@@ -163,10 +164,25 @@ void to_half(uint16_t* out, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = f32_to_f16(std::clamp(x[i], -65504.0f, 65504.0f));
 }
 
-// The row of a key or value: where it lies, or converted into `to`.
-const float* kv_row(float* to, const float* rows, const uint16_t* half, int64_t offset, int64_t d) {
-  if (!half) return rows + offset;
-  for (int64_t c = 0; c < d; ++c) to[c] = f16_to_f32(half[offset + c]);
+// Row j of keys or values: where it lies, or gathered from its block into `to`.
+const float* key_row(float* to, const AttentionArgs& args, int64_t kv_head, int64_t j) {
+  if (!args.k_blocks) return args.k + kv_head * args.k_head + j * args.k_row;
+  const std::byte* block = args.k_blocks[j / kKvBlock] + args.k_offset;
+  for (int64_t c = 0; c < args.d; ++c) {
+    int64_t at = (kv_head * args.d + c) * kKvBlock + j % kKvBlock;
+    to[c] = args.half ? f16_to_f32(reinterpret_cast<const uint16_t*>(block)[at])
+                      : reinterpret_cast<const float*>(block)[at];
+  }
+  return to;
+}
+const float* value_row(float* to, const AttentionArgs& args, int64_t kv_head, int64_t j) {
+  if (!args.v_blocks) return args.v + kv_head * args.v_head + j * args.v_row;
+  const std::byte* block = args.v_blocks[j / kKvBlock] + args.v_offset;
+  int64_t at = (kv_head * kKvBlock + j % kKvBlock) * args.d;
+  if (!args.half) return reinterpret_cast<const float*>(block) + at;
+  for (int64_t c = 0; c < args.d; ++c) {
+    to[c] = f16_to_f32(reinterpret_cast<const uint16_t*>(block)[at + c]);
+  }
   return to;
 }
 
@@ -184,12 +200,8 @@ void attention(const AttentionArgs& args, int64_t kv_head, int64_t begin, int64_
   double* sum = score + args.keys + args.global;
   float* converted = reinterpret_cast<float*>(sum + args.d);
   int64_t group = args.heads / args.kv_heads;
-  auto key = [&](int64_t j) {
-    return kv_row(converted, args.k, args.k_half, kv_head * args.k_head + j * args.k_row, args.d);
-  };
-  auto value = [&](int64_t j) {
-    return kv_row(converted, args.v, args.v_half, kv_head * args.v_head + j * args.v_row, args.d);
-  };
+  auto key = [&](int64_t j) { return key_row(converted, args, kv_head, j); };
+  auto value = [&](int64_t j) { return value_row(converted, args, kv_head, j); };
   for (int64_t i = begin; i < end; ++i) {
     int64_t position = i + args.query_offset;
     bool global_row = position < args.global && !args.p;

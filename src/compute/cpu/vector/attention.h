@@ -4,18 +4,20 @@
 // values are broadcast from where they lie, in blocks of kKeys counted from key 0, and the softmax
 // is carried from block to block (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022,
 // arXiv:2205.14135). A lane's arithmetic does not depend on the others, so a query gets the same
-// bytes in any tile; few pairs (decoding steps) take another layout with the same arithmetic.
+// bytes in any tile; few pairs over a cache (decoding steps) have keys and columns in the lanes
+// instead, with the same arithmetic.
 #pragma once
 
 #include "compute/cpu/kernels.h"
 #include "compute/cpu/vector/math.h"
+#include "compute/kv_cache.h"
 
 namespace speech::cpu {
 namespace {
 
 constexpr int kPairs = kTileVectors * kLanes;  // lanes of a tile
-constexpr int kKeys = 64;                      // keys of a block
-constexpr int kFewPairs = 8;                   // up to here the decoding layout is used
+constexpr int kKeys = kKvBlock;                // keys of a block
+constexpr int kFewPairs = 8;                   // up to here attend_few serves
 
 inline int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -40,35 +42,45 @@ inline int64_t band_rows(const AttentionArgs& args) {
 size_t attention_scratch(const AttentionArgs& args) {
   int64_t d = round_up(args.d, kLanes);
   int64_t rows = 3 * d + kKeys + kTileRows + 5 + band_rows(args);
-  int64_t tile = rows * kPairs + 2 * kKeys * args.d;
-  int64_t few = 2 * kFewPairs * (d + kKeys) + 2 * kKeys * args.d;
+  int64_t tile = rows * kPairs + 2 * kKeys * d;
+  int64_t few = kFewPairs * (d + kKeys);
   return sizeof(float) * static_cast<size_t>(larger(tile, few));
 }
 
-// A block's rows of keys or values in f32.
-struct Block {
-  const float* at;  // the first
-  int64_t row;      // from one to the next
-  int64_t last;     // index of the last that may be read
-};
+// A head's keys in a block of a cache, [d][kKeys], or its values, [kKeys][d].
+template <typename T>
+const T* block_of(std::byte* const* blocks, size_t offset, int64_t kv_head, int64_t key,
+                  int64_t d) {
+  return reinterpret_cast<const T*>(blocks[key / kKeys] + offset) + kv_head * kKeys * d;
+}
 
-// Rows [key, key + n) where they lie, or f16 ones converted into `to`. The same arithmetic follows
-// for both, so f16 rows give the bytes that their values give.
-Block block_rows(float* to, const float* rows, const uint16_t* half, int64_t row, int64_t key,
-                 int64_t n, int64_t keys, int64_t d) {
-  if (!half) return {rows + key * row, row, keys - 1 - key};
-  for (int64_t k = 0; k < n; ++k) {
-    const uint16_t* from = half + (key + k) * row;
-    float* out = to + k * d;
-    int64_t c = 0;
-    for (; c + kLanes <= d; c += kLanes) store(out + c, load_half(from + c));
-    if (c < d) {
-      uint16_t rest[kLanes] = {};
-      for (int64_t i = c; i < d; ++i) rest[i - c] = from[i];
-      store_n(out + c, load_half(rest), d - c);
-    }
+// f16 values in f32, in `to`. The same arithmetic follows as for f32, so f16 gives the bytes that
+// its values give.
+const float* from_half(float* to, const uint16_t* x, int64_t n) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(to + i, load_half(x + i));
+  if (i < n) {
+    uint16_t rest[kLanes] = {};
+    for (int64_t k = i; k < n; ++k) rest[k - i] = x[k];
+    store_n(to + i, load_half(rest), n - i);
   }
-  return {to, d, n - 1};
+  return to;
+}
+inline F load_value(const float* x) {
+  return load(x);
+}
+inline F load_value(const uint16_t* x) {
+  return load_half(x);
+}
+// The first n of them, zeros behind.
+inline F load_part(const float* x, int64_t n) {
+  return n >= kLanes ? load(x) : n <= 0 ? set(0.0f) : load_n(x, n);
+}
+inline F load_part(const uint16_t* x, int64_t n) {
+  if (n >= kLanes) return load_half(x);
+  uint16_t part[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) part[i] = x[i];
+  return load_half(part);
 }
 
 void to_half(uint16_t* out, const float* x, int64_t n) {
@@ -87,7 +99,8 @@ void to_half(uint16_t* out, const float* x, int64_t n) {
   }
 }
 
-// out[r][pairs] = sum over c < d of rows[r][c] * lanes[c][pairs] for kTileRows rows.
+// out[r][pairs] = sum over c < d of rows[r][c * kStep] * lanes[c][pairs] for kTileRows rows.
+template <int64_t kStep = 1>
 inline void multiply_rows(float* out, const float* const (&rows)[kTileRows], const float* lanes,
                           int64_t d) {
   F sum[kTileRows][kTileVectors];
@@ -102,7 +115,7 @@ inline void multiply_rows(float* out, const float* const (&rows)[kTileRows], con
     for (int v = 0; v < kTileVectors; ++v) x[v] = load(lanes + c * kPairs + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
-      F y = set(rows[r][c]);
+      F y = set(rows[r][c * kStep]);
 #pragma GCC unroll 4
       for (int v = 0; v < kTileVectors; ++v) sum[r][v] = fma(y, x[v], sum[r][v]);
     }
@@ -124,6 +137,17 @@ void multiply_block(float* out, const float* base, int64_t stride, int64_t first
       rows[r] = base + larger(0, smaller(last, first + i + r)) * stride;
     }
     multiply_rows(out + i * kPairs, rows, lanes, d);
+  }
+}
+
+// The same for the first keys of a block whose keys lie side by side, [d][kKeys].
+void multiply_columns(float* out, const float* block, int64_t count, const float* lanes,
+                      int64_t d) {
+  static_assert(kKeys % kTileRows == 0);
+  for (int64_t i = 0; i < count; i += kTileRows) {
+    const float* columns[kTileRows];
+    for (int r = 0; r < kTileRows; ++r) columns[r] = block + i + r;
+    multiply_rows<kKeys>(out + i * kPairs, columns, lanes, d);
   }
 }
 
@@ -193,15 +217,6 @@ const float* pack_values(float* to, const float* v, int64_t v_row, int64_t keys,
 struct Pair {
   int64_t query, head;
 };
-
-// The rows of one kv head: f32, or f16 where `half` is set.
-struct Side {
-  const float* rows;
-  const uint16_t* half;
-};
-inline Side side(const float* rows, const uint16_t* half, int64_t offset) {
-  return half ? Side{nullptr, half + offset} : Side{rows + offset, nullptr};
-}
 
 // lanes[c][pair] = row of the pair [c] (+ bias[c]): columns of queries become vectors.
 void pack_lanes(float* lanes, const float* const (&rows)[kPairs], const float* bias, int64_t d) {
@@ -307,8 +322,8 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
   float* band = to + kPairs;
   float* values = band + band_rows(args) * kPairs;
   float* keys = values + kKeys * d;
-  Side k0 = side(args.k, args.k_half, kv_head * args.k_head);
-  Side v0 = side(args.v, args.v_half, kv_head * args.v_head);
+  const float *k0 = nullptr, *v0 = nullptr;
+  if (!args.k_blocks) k0 = args.k + kv_head * args.k_head, v0 = args.v + kv_head * args.v_head;
   const float* queries[kPairs];
   float* outputs[kPairs];
 
@@ -341,13 +356,13 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
     pack_lanes(bare, queries, nullptr, d);
     for (int64_t key = 0; key < args.global; key += kKeys) {
       int64_t n = smaller(kKeys, args.global - key);
-      multiply_block(scores, k0.rows, args.k_row, key, n, args.global - 1, bare, d);
+      multiply_block(scores, k0, args.k_row, key, n, args.global - 1, bare, d);
       for (int v = 0; v < kPairs; v += kLanes) {
         block_softmax(scores + v, kPairs, n, args.scale, max_at + v, total + v, alpha + v,
                       [](int64_t, F s) { return s; });
       }
       accumulate_values(sums, alpha, scores,
-                        pack_values(values, v0.rows + key * args.v_row, args.v_row, n, d), d, n, d);
+                        pack_values(values, v0 + key * args.v_row, args.v_row, n, d), d, n, d);
     }
   }
 
@@ -360,8 +375,16 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
 
   for_blocks(args, first, last, [&](int64_t key, int64_t end) {
     int64_t n = end - key;
-    Block k = block_rows(keys, k0.rows, k0.half, args.k_row, key, n, args.keys, d);
-    multiply_block(scores, k.at, k.row, 0, n, k.last, lanes, d);
+    if (k0) {
+      multiply_block(scores, k0, args.k_row, key, n, args.keys - 1, lanes, d);
+    } else {
+      const float* block =
+          args.half
+              ? from_half(keys, block_of<uint16_t>(args.k_blocks, args.k_offset, kv_head, key, d),
+                          kKeys * d)
+              : block_of<float>(args.k_blocks, args.k_offset, kv_head, key, d);
+      multiply_columns(scores, block, n, lanes, d);
+    }
     if (args.p) {
       int64_t row = args.p_first - newest + key;  // of band row 0
       const float* p0 = args.p + kv_head * args.p_head;
@@ -398,142 +421,204 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
                       });
       }
     }
-    Block v = block_rows(values, v0.rows, v0.half, args.v_row, key, n, args.keys, d);
-    accumulate_values(sums, alpha, scores, pack_values(values, v.at, v.row, n, d), d, n, d);
+    const float* packed;
+    if (v0) {
+      packed = pack_values(values, v0 + key * args.v_row, args.v_row, n, d);
+    } else if (args.half) {
+      packed = from_half(values, block_of<uint16_t>(args.v_blocks, args.v_offset, kv_head, key, d),
+                         n * d);
+    } else {
+      packed = block_of<float>(args.v_blocks, args.v_offset, kv_head, key, d);
+    }
+    accumulate_values(sums, alpha, scores, packed, d, n, d);
   });
 
   unpack_lanes(outputs, sums, total, count, d);
 }
 
-// Few pairs: keys in lanes for the scores (transposed in registers), columns in lanes for the
-// values. Every sum runs in the order of attend_tile.
+// A block's keys or values lie in one piece that no other piece follows: what comes next is fetched
+// meanwhile, as many bytes at a time as are read.
+inline void fetch(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+  }
+}
+
+// scores[p][kKeys] = the keys of a block, [d][kKeys], times the queries of kCount pairs.
+template <int kCount, typename T>
+void score_block(float* scores, const T* keys, const float* const* queries, int64_t d,
+                 const T* next) {
+  constexpr int kVectors = 4;
+  for (int at = 0; at < kKeys; at += kVectors * kLanes) {
+    F sum[kCount][kVectors];
+    for (int p = 0; p < kCount; ++p) {
+      for (int v = 0; v < kVectors; ++v) sum[p][v] = set(0.0f);
+    }
+    const T* column = keys + at;
+    for (int64_t c = 0; c < d; ++c, column += kKeys) {
+      fetch(next + at + c * kKeys, kVectors * kLanes * sizeof(T));
+      F key[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) key[v] = load_value(column + v * kLanes);
+#pragma GCC unroll 2
+      for (int p = 0; p < kCount; ++p) {
+        F q = set(queries[p][c]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[p][v] = fma(key[v], q, sum[p][v]);
+      }
+    }
+    for (int p = 0; p < kCount; ++p) {
+      for (int v = 0; v < kVectors; ++v) store(scores + p * kKeys + at + v * kLanes, sum[p][v]);
+    }
+  }
+}
+
+// What softmax and sums of a pair carry from block to block.
+struct Carried {
+  float most = -__builtin_inff(), total = 0, alpha = 0;
+};
+
+// Scores become probabilities of this block's maximum; keys outside `range` get none.
+void few_softmax(float* s, Carried& carried, int64_t key, int64_t n, const Range& range,
+                 int64_t global, float scale) {
+  F factor = set(scale), hidden = set(-__builtin_inff()), most = set(carried.most);
+  for (int64_t k = 0; k < kKeys; k += kLanes) {
+    F x = load(s + k) * factor;
+    int64_t at = key + k;
+    bool whole = at >= range.first && at + kLanes <= range.last && k + kLanes <= n;
+    if (!whole) {
+      float lane[kLanes];
+      for (int l = 0; l < kLanes; ++l) {
+        bool seen = (at + l >= range.first && at + l < range.last) || at + l < global;
+        lane[l] = seen && k + l < n ? 1.0f : 0.0f;
+      }
+      x = select(less(set(0.0f), load(lane)), x, hidden);
+    }
+    store(s + k, x);
+    most = max(x, most);
+  }
+  // A NaN score makes its probability NaN whatever the maximum is.
+  float m = max_lane(most), shift = m == -__builtin_inff() ? 0.0f : m;
+  for (int64_t k = 0; k < kKeys; k += kLanes) store(s + k, exp(load(s + k) - set(shift)));
+  float alpha[kLanes];
+  store(alpha, exp(set(carried.most - shift)));
+  carried.most = m;
+  carried.alpha = alpha[0];
+}
+
+// kColumns vectors of columns of sums[p][wide] = sums * alpha + probabilities[p][n] times
+// values[n][d], for kCount pairs, beside the totals of the probabilities; the last columns of d
+// that are no whole vector with kPart.
+template <int kCount, int kColumns, bool kPart, typename T>
+inline void accumulate_columns(float* sums, int64_t wide, const float* alpha, float* totals,
+                               const float* probabilities, const T* values, int64_t n, int64_t d,
+                               int64_t part, const T* next) {
+  F acc[kCount][kColumns];
+  float total[kCount];
+#pragma GCC unroll 2
+  for (int p = 0; p < kCount; ++p) {
+    F a = set(alpha[p]);
+#pragma GCC unroll 8
+    for (int j = 0; j < kColumns; ++j) acc[p][j] = load(sums + p * wide + j * kLanes) * a;
+    total[p] = totals[p];
+  }
+  for (int64_t k = 0; k < n; ++k, values += d, next += d) {
+    fetch(next, kColumns * kLanes * sizeof(T));
+    F v[kColumns];
+#pragma GCC unroll 8
+    for (int j = 0; j < kColumns; ++j) {
+      v[j] = kPart ? load_part(values, part) : load_value(values + j * kLanes);
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < kCount; ++p) {
+      float weight = probabilities[p * kKeys + k];
+      total[p] = total[p] + weight;
+      F y = set(weight);
+#pragma GCC unroll 8
+      for (int j = 0; j < kColumns; ++j) acc[p][j] = fma(v[j], y, acc[p][j]);
+    }
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < kCount; ++p) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kColumns; ++j) store(sums + p * wide + j * kLanes, acc[p][j]);
+    totals[p] = total[p];
+  }
+}
+
+// All columns of a block, and what the pairs carry on.
+template <int kCount, typename T>
+void accumulate_few(float* sums, int64_t wide, const float* probabilities, Carried* carried,
+                    const T* values, int64_t n, int64_t d, const T* next) {
+  constexpr int kColumns = kLanes == 16 ? 8 : 4;  // what the registers hold
+  constexpr int64_t kStep = 16;  // keys, whose values stay in the first-level cache
+  float alpha[kCount], total[kCount] = {};
+  for (int p = 0; p < kCount; ++p) alpha[p] = carried[p].alpha;
+  for (int64_t k = 0; k < n; k += kStep) {
+    int64_t keys = smaller(kStep, n - k), c = 0;
+    const T* rows = values + k * d;
+    float before[kCount];
+    auto columns = [&](auto accumulate, int64_t part) {
+      // Each set of columns meets the same probabilities, whose total is wanted once.
+      for (int p = 0; p < kCount; ++p) before[p] = total[p];
+      float* totals = c == 0 ? total : before;
+      accumulate(sums + c, wide, alpha, totals, probabilities + k, rows + c, keys, d, part,
+                 next + k * d + c);
+    };
+    for (; c + kColumns * kLanes <= d; c += kColumns * kLanes) {
+      columns(accumulate_columns<kCount, kColumns, false, T>, 0);
+    }
+    for (; c + kLanes <= d; c += kLanes) columns(accumulate_columns<kCount, 1, false, T>, 0);
+    if (c < d) columns(accumulate_columns<kCount, 1, true, T>, d - c);
+    for (int p = 0; p < kCount; ++p) alpha[p] = 1;
+  }
+  for (int p = 0; p < kCount; ++p) {
+    carried[p].total = __builtin_fmaf(carried[p].total, carried[p].alpha, total[p]);
+  }
+}
+
+// Few pairs over a cache: keys in the lanes for the scores, columns for the values, two pairs at a
+// time, so that a cache is read once as it lies. Every sum runs in the order of attend_tile.
+template <typename T>
 void attend_few(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, int count,
                 float* memory) {
   int64_t d = args.d, wide = round_up(d, kLanes);
-  float* queries = memory;  // [pair][wide], zeros behind d
-  float* sums = queries + kFewPairs * wide;
+  float* sums = memory;                     // [pair][wide]
   float* scores = sums + kFewPairs * wide;  // [pair][kKeys]
-  float* keys = scores + kFewPairs * kKeys;
-  float* values = keys + kKeys * d;
-  Side k0 = side(args.k, args.k_half, kv_head * args.k_head);
-  Side v0 = side(args.v, args.v_half, kv_head * args.v_head);
-  float max_at[kFewPairs], total[kFewPairs];
+  const float* queries[kFewPairs];
+  Carried carried[kFewPairs];
   Range range[kFewPairs];
   int64_t first = args.keys, last = 0;
   for (int p = 0; p < count; ++p) {
-    const float* q = args.q + pairs[p].query * args.q_row + pairs[p].head * args.q_head;
-    for (int64_t c = 0; c < wide; ++c) {
-      queries[p * wide + c] = c < d ? q[c] : 0.0f;
-      sums[p * wide + c] = 0;
-    }
-    max_at[p] = -__builtin_inff();
-    total[p] = 0;
+    queries[p] = args.q + pairs[p].query * args.q_row + pairs[p].head * args.q_head;
     range[p] = visible(args, pairs[p].query);
     first = smaller(first, range[p].first);
     last = larger(last, range[p].last);
   }
+  for (int64_t i = 0; i < count * wide; ++i) sums[i] = 0;
 
   for_blocks(args, first, last, [&](int64_t key, int64_t end) {
     int64_t n = end - key;
-    Block k_block = block_rows(keys, k0.rows, k0.half, args.k_row, key, n, args.keys, d);
-    Block v_block = block_rows(values, v0.rows, v0.half, args.v_row, key, n, args.keys, d);
-    for (int64_t i = 0; i < n; i += kLanes) {
-      const float* rows[kLanes];
-      for (int r = 0; r < kLanes; ++r) {
-        rows[r] = k_block.at + smaller(k_block.last, i + r) * k_block.row;
-      }
-      F sum[kFewPairs];
-      for (int p = 0; p < kFewPairs; ++p) sum[p] = set(0.0f);
-      int64_t c = 0;
-      for (; c + kLanes <= d; c += kLanes) {
-        F block[kLanes];
-        for (int r = 0; r < kLanes; ++r) block[r] = load(rows[r] + c);
-        transpose(block);
-        for (int p = 0; p < count; ++p) {
-          F s = sum[p];
-#pragma GCC unroll 16
-          for (int j = 0; j < kLanes; ++j) s = fma(block[j], set(queries[p * wide + c + j]), s);
-          sum[p] = s;
-        }
-      }
-      if (c < d) {
-        F block[kLanes];
-        for (int r = 0; r < kLanes; ++r) block[r] = load_n(rows[r] + c, d - c);
-        transpose(block);
-        float spilled[kLanes][kLanes];
-        for (int j = 0; j < kLanes; ++j) store(spilled[j], block[j]);
-        for (int p = 0; p < count; ++p) {
-          for (int64_t j = 0; j < d - c; ++j) {
-            sum[p] = fma(load(spilled[j]), set(queries[p * wide + c + j]), sum[p]);
-          }
-        }
-      }
-      for (int p = 0; p < count; ++p) store(scores + p * kKeys + i, sum[p]);
+    const T* keys = block_of<T>(args.k_blocks, args.k_offset, kv_head, key, d);
+    const T* values = block_of<T>(args.v_blocks, args.v_offset, kv_head, key, d);
+    const T* next = end < last ? block_of<T>(args.k_blocks, args.k_offset, kv_head, end, d) : keys;
+    for (int p = 0; p < count; p += 2) {
+      auto score = p + 1 < count ? score_block<2, T> : score_block<1, T>;
+      score(scores + p * kKeys, keys, queries + p, d, p == 0 ? values : keys);
     }
     for (int p = 0; p < count; ++p) {
-      float* s = scores + p * kKeys;
-      F factor = set(args.scale), hidden = set(-__builtin_inff());
-      int64_t global = args.p ? 0 : args.global;
-      F most = set(max_at[p]);
-      for (int64_t k = 0; k < kKeys; k += kLanes) {
-        F x = load(s + k) * factor;
-        int64_t at = key + k;
-        bool whole = at >= range[p].first && at + kLanes <= range[p].last && k + kLanes <= n;
-        if (!whole) {
-          float lane[kLanes];
-          for (int l = 0; l < kLanes; ++l) {
-            bool seen = (at + l >= range[p].first && at + l < range[p].last) || at + l < global;
-            lane[l] = seen && k + l < n ? 1.0f : 0.0f;
-          }
-          x = select(less(set(0.0f), load(lane)), x, hidden);
-        }
-        store(s + k, x);
-        most = max(x, most);
-      }
-      // A NaN score makes its probability NaN whatever the maximum is.
-      float m = max_lane(most);
-      float before = max_at[p], shift = m == -__builtin_inff() ? 0.0f : m;
-      for (int64_t k = 0; k < kKeys; k += kLanes) store(s + k, exp(load(s + k) - set(shift)));
-      float alpha[kLanes];
-      store(alpha, exp(set(before - shift)));
-      float sum = 0;
-      for (int64_t k = 0; k < n; ++k) sum = sum + s[k];
-      max_at[p] = m;
-      total[p] = __builtin_fmaf(total[p], alpha[0], sum);
-      F a = set(alpha[0]);
-      constexpr int kColumns = 8;
-      for (int64_t c = 0; c < d; c += kColumns * kLanes) {
-        int64_t left = d - c;
-        if (left >= kColumns * kLanes) {
-          F acc[kColumns];
-#pragma GCC unroll 8
-          for (int j = 0; j < kColumns; ++j) acc[j] = load(sums + p * wide + c + j * kLanes) * a;
-          const float* v = v_block.at + c;
-          for (int64_t k = 0; k < n; ++k, v += v_block.row) {
-            F y = set(s[k]);
-#pragma GCC unroll 8
-            for (int j = 0; j < kColumns; ++j) acc[j] = fma(load(v + j * kLanes), y, acc[j]);
-          }
-#pragma GCC unroll 8
-          for (int j = 0; j < kColumns; ++j) store(sums + p * wide + c + j * kLanes, acc[j]);
-        } else {
-          for (int64_t j = 0; j < left; j += kLanes) {
-            int64_t lanes = smaller(kLanes, left - j);
-            F acc = load(sums + p * wide + c + j) * a;
-            const float* v = v_block.at + c + j;
-            for (int64_t k = 0; k < n; ++k, v += v_block.row) {
-              acc = fma(lanes == kLanes ? load(v) : load_n(v, lanes), set(s[k]), acc);
-            }
-            store(sums + p * wide + c + j, acc);
-          }
-        }
-      }
+      few_softmax(scores + p * kKeys, carried[p], key, n, range[p], args.global, args.scale);
+    }
+    for (int p = 0; p < count; p += 2) {
+      auto accumulate = p + 1 < count ? accumulate_few<2, T> : accumulate_few<1, T>;
+      accumulate(sums + p * wide, wide, scores + p * kKeys, carried + p, values, n, d,
+                 p == 0 ? next : keys);
     }
   });
 
   for (int p = 0; p < count; ++p) {
     float* out = args.out + pairs[p].query * args.out_row + pairs[p].head * args.out_head;
-    for (int64_t c = 0; c < d; ++c) out[c] = sums[p * wide + c] / total[p];
+    for (int64_t c = 0; c < d; ++c) out[c] = sums[p * wide + c] / carried[p].total;
   }
 }
 
@@ -544,10 +629,11 @@ void attention(const AttentionArgs& args, int64_t kv_head, int64_t begin, int64_
   Pair pairs[kPairs];
   int count = 0;
   auto flush = [&] {
-    if (count > kFewPairs || (args.p && count > 0)) {
-      attend_tile(args, kv_head, pairs, count, memory);
+    if (count > 0 && count <= kFewPairs && args.k_blocks) {
+      auto attend = args.half ? attend_few<uint16_t> : attend_few<float>;
+      attend(args, kv_head, pairs, count, memory);
     } else if (count > 0) {
-      attend_few(args, kv_head, pairs, count, memory);
+      attend_tile(args, kv_head, pairs, count, memory);
     }
     count = 0;
   };
