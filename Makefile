@@ -14,9 +14,9 @@ endif
 # kernels; gcc 12 builds everything too.
 PACKAGES = clang cmake ninja-build pkg-config libc6-dev libstdc++-12-dev ccache \
   libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libsndfile1-dev libarchive-dev \
-  libyaml-cpp-dev libutf8proc-dev libpulse-dev libavformat-dev libavcodec-dev libavutil-dev \
-  libswresample-dev libboost-dev libgtest-dev libbenchmark-dev libopenblas-dev binutils \
-  python3-venv
+  libyaml-cpp-dev libutf8proc-dev libpcre2-dev libpulse-dev libavformat-dev libavcodec-dev \
+  libavutil-dev libswresample-dev libboost-dev libgtest-dev libbenchmark-dev libopenblas-dev \
+  binutils python3-venv
 # For make format, make asan and make fuzz.
 DEVELOPER_PACKAGES = clang-format llvm libclang-rt-14-dev g++
 

@@ -14,8 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     speech::Fixture fixture = speech::parse_fixture(text.substr(0, cut), "fuzz.txt");
     speech::fixture_message(fixture);
-    // Patterns are only compiled: what one of them costs to match is the affair of who wrote it.
-    fixture.spoken_patterns.clear();
+    // Each may take its time, which is bounded; their number is not.
+    if (fixture.spoken_patterns.size() > 2)
+      fixture.spoken_patterns.resize(2, {"", speech::Regex("")});
     speech::check_answer(
         fixture, speech::parse_answer(fixture, std::string(text.substr(std::min(cut + 1, size)))));
   } catch (const speech::Error&) {

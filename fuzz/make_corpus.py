@@ -126,3 +126,26 @@ def zipped(name, packed, size):
 
 save("torch", "broken_ratio", zipped(b"m/data.pkl", b"x" * 10, 2**32 - 2))
 save("torch", "broken_deflate", zipped(b"m/data.pkl", b"x" * 100, 1000))
+
+# The configuration of an adapter and its file, separated by a NUL.
+peft = "base_model.model.model.layers.0.mlp.up_proj.lora_"
+adapters = {
+    "peft": ({"peft_type": "LORA", "r": 1, "lora_alpha": 2, "rank_pattern": {"up_proj": 1},
+              "alpha_pattern": {"layers\\.(0|1)\\..*_proj": 3}, "use_rslora": True},
+             {peft + "A.weight": tensor([1, 2], [0, 8]), peft + "B.weight": tensor([2, 1], [8, 16])}),
+    "mlx": ({"fine_tune_type": "dora", "lora_parameters": {"rank": 1, "scale": 20.0}},
+            {"l.lora_a": tensor([2, 1], [0, 8]), "l.lora_b": tensor([1, 2], [8, 16]),
+             "l.m": tensor([2], [16, 24])}),
+    "broken_empty": ({"peft_type": "LORA", "r": 1, "lora_alpha": 1},
+                     {peft + "A.weight": tensor([2**40, 0], [0, 0]),
+                      peft + "B.weight": tensor([2**40, 0], [0, 0])}),
+}
+for pattern in ("a{1111111111111111111}", "(\\w+\\.?)+[^a-z]"):
+    config, tensors = adapters["peft"]
+    adapters[f"broken_pattern_{len(pattern)}"] = {**config, "rank_pattern": {pattern: 1}}, tensors
+shutil.rmtree(f"{CORPUS}/adapter", ignore_errors=True)
+os.makedirs(f"{CORPUS}/adapter")
+for name, (config, tensors) in adapters.items():
+    size = max(t["data_offsets"][1] for t in tensors.values())
+    save("adapter", name, json.dumps(config).encode() + b"\0" +
+         safetensors(tensors, struct.pack(f"<{size // 4}f", *[0.5] * (size // 4))))

@@ -5,11 +5,12 @@
 
 #include <cstdint>
 #include <optional>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "text/regex.h"
 
 namespace speech {
 
@@ -36,7 +37,7 @@ struct Fixture {
   std::vector<int64_t> point_ids, click_ids;
   // SPOKEN_..., without regard to case.
   std::vector<std::string> spoken_contains, spoken_excludes;
-  std::vector<std::pair<std::string, std::regex>> spoken_patterns;  // found anywhere
+  std::vector<std::pair<std::string, Regex>> spoken_patterns;  // found anywhere
   std::optional<int64_t> spoken_max_words;
   // BODY_MUST_(NOT_)BE_EMPTY, BODY_CONTAIN or BODY_MUST_CONTAIN, BODY_MIN_WORDS.
   std::optional<bool> body_empty;
@@ -74,7 +75,8 @@ FixtureAnswer parse_answer(const Fixture& fixture, const std::string& content);
 // else the first whose label is a part of it, all without regard to case; -1: none.
 int64_t element_id(const std::vector<ScreenElement>& elements, std::string_view label);
 
-// What is wrong with an answer, a line each; nothing: it passes.
+// What is wrong with an answer, a line each; nothing: it passes. Error(invalid_argument): a pattern
+// takes too long to search in it.
 std::vector<std::string> check_answer(const Fixture& fixture, const FixtureAnswer& answer);
 
 }  // namespace speech

@@ -91,7 +91,7 @@ TEST(Fixtures, MalformedLinesAreNamed) {
   names("USER: a\nSPOKEN_MAX_WORDS: 3x", "SPOKEN_MAX_WORDS");
   names("USER: a\nFREE_TEXT_MODE: yes", "true or false");
   names("USER: a\nSPOKEN_MUST_MATCH_REGEX: (", "regular expression");
-  names("USER: a\nSPOKEN_MUST_MATCH_REGEX: " + std::string(300, 'a'), "200 bytes");
+  names("USER: a\nSPOKEN_MUST_MATCH_REGEX: " + std::string(1001, 'a'), "1000 bytes");
   for (const char* element : {"1 button|1,2|a|b", "[x] button|1,2|a|b", "[1 button|1,2|a|b",
                               "[1] button|1,2", "[] button|1,2|a|b"}) {
     names(std::string("USER: a\nELEMENT: ") + element, "bad.txt:2: ");
@@ -149,6 +149,24 @@ TEST(Fixtures, EachCheckCanFail) {
   // Every failure is told.
   Fixture f = fixture("EXPECT_POINT_ID: 3\nSPOKEN_MUST_CONTAIN: a,b\nSPOKEN_MAX_WORDS: 1");
   EXPECT_EQ(check_answer(f, parse_answer(f, answer("c d"))).size(), 4u);
+}
+
+TEST(Fixtures, SearchesThatDoNotEndAreErrors) {
+  Fixture f = fixture("SPOKEN_MUST_MATCH_REGEX: (a+)+$");
+  std::string a(40, 'a');
+  EXPECT_TRUE(check_answer(f, parse_answer(f, answer(a))).empty());
+  try {
+    check_answer(f, parse_answer(f, answer(a + "!")));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status(), Status::invalid_argument);
+    EXPECT_NE(std::string(e.what()).find("save: SPOKEN_MUST_MATCH_REGEX: (a+)+$: "),
+              std::string::npos)
+        << e.what();
+  }
+  // Where the answer is at fault, it fails.
+  std::string endless(Regex::longest_text + 1, 'a');
+  EXPECT_EQ(check_answer(f, parse_answer(f, answer(endless))).size(), 1u);
 }
 
 TEST(Fixtures, TheRepositorysCanBePassed) {

@@ -5,13 +5,15 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
 #include "models/qwen3/weights.h"
 #include "quant/codec.h"
+#include "text/json_depth.h"
+#include "text/regex.h"
 
 namespace speech::qwen3 {
 namespace {
@@ -31,36 +33,66 @@ std::vector<float> transposed(const std::vector<float>& x, int64_t rows, int64_t
   return y;
 }
 
-struct AdapterFile {
-  std::string path;
+struct Settings {
   bool peft = false;
-  Json config;
-  std::shared_ptr<const TensorFile> file;
+  Json json;
+  std::string where;
+
+  // A setting that must have a type if it is there; null counts as not there.
+  const Json* find(const char* key, bool (*fits)(const Json&), const char* expected) const {
+    auto it = json.find(key);
+    if (it == json.end() || it->is_null()) return nullptr;
+    if (!fits(*it)) {
+      fail(Status::model_file, "{}: \"{}\" is {}, expected {}", where, key, it->dump(), expected);
+    }
+    return &*it;
+  }
+  bool boolean(const char* key) const {
+    const Json* v = find(
+        key, [](const Json& j) { return j.is_boolean(); }, "true or false");
+    return v && v->get<bool>();
+  }
+  std::string text(const char* key, const char* fallback) const {
+    const Json* v = find(
+        key, [](const Json& j) { return j.is_string(); }, "a string");
+    return v ? v->get<std::string>() : fallback;
+  }
+  const Json* object(const char* key) const {
+    return find(
+        key, [](const Json& j) { return j.is_object(); }, "an object");
+  }
 };
 
-AdapterFile open_adapter(const std::string& folder) {
-  AdapterFile a;
-  std::string config_path = (fs::path(folder) / "adapter_config.json").string();
-  a.config = Json::parse(read_text_file(config_path), nullptr, false);
-  if (!a.config.is_object()) fail(Status::model_file, "{}: not a JSON object", config_path);
-  a.peft = a.config.contains("peft_type");
-  if (!a.peft && !a.config.contains("fine_tune_type") && !a.config.contains("lora_parameters")) {
+double number(const Json& object, const char* key, const std::string& where) {
+  auto it = object.find(key);
+  if (it == object.end() || !it->is_number() || !std::isfinite(it->get<double>())) {
+    fail(Status::model_file, "{}: \"{}\" is missing or no number", where, key);
+  }
+  return it->get<double>();
+}
+
+Settings parse_settings(std::string_view text, const std::string& path) {
+  constexpr int kDeepest = 100;  // what is dumped into messages, which recurses
+  Settings s{.json = Json::parse(text, nullptr, false), .where = path};
+  if (!s.json.is_object() || json_nests_deeper(text, kDeepest)) {
+    fail(Status::model_file, "{}: not a JSON object, or nested too deep", path);
+  }
+  s.peft = s.json.contains("peft_type");
+  if (!s.peft && !s.json.contains("fine_tune_type") && !s.json.contains("lora_parameters")) {
     fail(Status::model_file,
          "{}: neither a PEFT adapter (\"peft_type\") nor one of mlx-lm (\"fine_tune_type\", "
          "\"lora_parameters\")",
-         config_path);
+         path);
   }
-  a.path =
-      (fs::path(folder) / (a.peft ? "adapter_model.safetensors" : "adapters.safetensors")).string();
-  a.file = SafetensorsFile::open(a.path);
-  return a;
+  return s;
 }
 
 // PEFT settings that change more than A, B and a magnitude, or change it in another way.
-void check_peft(const Json& config, const std::string& path) {
+void check_peft(const Settings& settings) {
+  const Json& config = settings.json;
   auto refuse = [&](const char* key) {
     fail(Status::unsupported, "{}: \"{}\" is {}; only plain LoRA, rsLoRA and DoRA can be added",
-         path, key, config[key].dump());
+         settings.where, key, config[key].dump());
   };
   if (config["peft_type"] != "LORA") refuse("peft_type");
   for (const char* key : {"modules_to_save", "layer_replication", "trainable_token_indices",
@@ -68,73 +100,98 @@ void check_peft(const Json& config, const std::string& path) {
     if (config.contains(key) && !config[key].is_null() && !config[key].empty()) refuse(key);
   }
   for (const char* key : {"fan_in_fan_out", "lora_bias", "use_qalora"}) {
-    if (config.contains(key) && config[key] == true) refuse(key);
+    if (settings.boolean(key)) refuse(key);
   }
   if (config.contains("bias") && config["bias"] != "none") refuse("bias");
 }
 
-// The value of a module in rank_pattern or alpha_pattern: the first key that matches the end of its
-// path as a regular expression.
-double pattern_value(const Json& config, const char* patterns, const std::string& module,
-                     double fallback, const std::string& path) {
-  if (!config.contains(patterns) || !config[patterns].is_object()) return fallback;
-  for (const auto& [key, value] : config[patterns].items()) {
-    bool matches = false;
-    try {
-      if (key.size() > 200) throw std::regex_error(std::regex_constants::error_complexity);
-      matches = std::regex_match(module, std::regex("(.*\\.)?(" + key + ")"));
-    } catch (const std::regex_error&) {
-      fail(Status::model_file, "{}: {}: \"{}\" is not a regular expression this program reads",
-           path, patterns, key);
+// A number that PEFT's rank_pattern or alpha_pattern gives for some modules.
+class Patterns {
+ public:
+  Patterns(const Settings& settings, const char* key, const char* fallback)
+      : where_(settings.where + ": " + key),
+        fallback_(number(settings.json, fallback, settings.where)) {
+    const Json* object = settings.object(key);
+    if (!object) return;
+    for (const auto& item : object->items()) {
+      const std::string& text = item.key();
+      double value = number(*object, text.c_str(), where_);
+      // PEFT matches r"(.*\.)?({key})$" from the start (utils/other.py, get_pattern_key).
+      guarded(text, [&] {
+        patterns_.push_back({text, Regex("\\A(?:(.*\\.)?(" + text + ")$)"), value});
+        return true;
+      });
     }
-    if (!matches) continue;
-    if (!value.is_number())
-      fail(Status::model_file, "{}: {}: {} is no number", path, patterns, key);
-    return value.get<double>();
   }
-  return fallback;
-}
 
-double required_number(const Json& object, const char* key, const std::string& path) {
-  if (!object.contains(key) || !object[key].is_number()) {
-    fail(Status::model_file, "{}: adapter_config.json: \"{}\" is missing or no number", path, key);
+  // That of the first pattern which matches the end of the module's path.
+  double of(const std::string& module) const {
+    for (const auto& p : patterns_) {
+      if (guarded(p.text, [&] { return p.regex.search(module); })) return p.value;
+    }
+    return fallback_;
   }
-  return object[key].get<double>();
-}
+
+ private:
+  template <typename Function>
+  bool guarded(const std::string& pattern, Function function) const {
+    try {
+      return function();
+    } catch (const Error& e) {
+      fail(Status::model_file, "{}: \"{}\" cannot be used as a regular expression: {}", where_,
+           pattern, e.what());
+    }
+  }
+
+  struct Pattern {
+    std::string text;
+    Regex regex;
+    double value;
+  };
+  std::string where_;
+  double fallback_;
+  std::vector<Pattern> patterns_;
+};
 
 // All deltas by module path ("model.layers.0.mlp.up_proj").
-std::map<std::string, Delta> read_deltas(const AdapterFile& adapter) {
-  const Json& config = adapter.config;
-  bool dora = false;
-  double mlx_scale = 0;
-  if (adapter.peft) {
-    check_peft(config, adapter.path);
-    dora = config.value("use_dora", false);
+std::map<std::string, Delta> read_deltas(const Settings& settings, const TensorFile& file) {
+  bool dora = false, rslora = false;
+  std::optional<Patterns> ranks, alphas;
+  double mlx_scale = 20;  // the default of mlx-lm, which uses it as it is
+  if (settings.peft) {
+    check_peft(settings);
+    dora = settings.boolean("use_dora");
+    rslora = settings.boolean("use_rslora");
+    ranks.emplace(settings, "rank_pattern", "r");
+    alphas.emplace(settings, "alpha_pattern", "lora_alpha");
   } else {
-    std::string type = config.value("fine_tune_type", "lora");
+    std::string type = settings.text("fine_tune_type", "lora");
     if (type != "lora" && type != "dora") {
       fail(Status::unsupported, "{}: fine_tune_type \"{}\" cannot be added; lora and dora can",
-           adapter.path, type);
+           settings.where, type);
     }
     dora = type == "dora";
-    // mlx-lm uses the scale as it is; 20 is its default.
-    Json parameters = config.value("lora_parameters", Json::object());
-    mlx_scale =
-        parameters.contains("scale") ? required_number(parameters, "scale", adapter.path) : 20;
+    const Json* parameters = settings.object("lora_parameters");
+    if (parameters && parameters->contains("scale")) {
+      mlx_scale = number(*parameters, "scale", settings.where + ": lora_parameters");
+    }
   }
-  const char* a_end = adapter.peft ? ".lora_A.weight" : ".lora_a";
-  const char* b_end = adapter.peft ? ".lora_B.weight" : ".lora_b";
-  const char* m_end = adapter.peft ? ".lora_magnitude_vector" : ".m";
-  const std::string prefix = adapter.peft ? "base_model.model." : "";
+  const char* a_end = settings.peft ? ".lora_A.weight" : ".lora_a";
+  const char* b_end = settings.peft ? ".lora_B.weight" : ".lora_b";
+  const char* m_end = settings.peft ? ".lora_magnitude_vector" : ".m";
+  const std::string prefix = settings.peft ? "base_model.model." : "";
 
   std::map<std::string, Delta> deltas;
-  for (const TensorEntry& t : adapter.file->tensors()) {
+  for (const TensorEntry& t : file.tensors()) {
     auto bad = [&](const char* what) {
-      fail(Status::model_file, "{}: tensor {} {}: {}", adapter.path, t.name, t.shape_text(), what);
+      fail(Status::model_file, "{}: tensor {} {}: {}", file.path(), t.name, t.shape_text(), what);
     };
     if (!t.name.starts_with(prefix)) bad("its name does not begin with base_model.model.");
     std::string name = t.name.substr(prefix.size());
     auto module = [&](const char* end) { return name.substr(0, name.size() - std::strlen(end)); };
+    for (int64_t size : t.shape) {
+      if (size < 1) bad("an axis is empty");
+    }
     std::vector<float> values = to_f32(t);
     for (float v : values) {
       if (!std::isfinite(v)) bad("has a value that is not finite");
@@ -142,14 +199,14 @@ std::map<std::string, Delta> read_deltas(const AdapterFile& adapter) {
     if (name.ends_with(a_end)) {
       if (t.shape.size() != 2) bad("expected two axes");
       Delta& d = deltas[module(a_end)];
-      d.rank = adapter.peft ? t.shape[0] : t.shape[1];
-      d.in = adapter.peft ? t.shape[1] : t.shape[0];
-      d.a = adapter.peft ? std::move(values) : transposed(values, d.in, d.rank);
+      d.rank = settings.peft ? t.shape[0] : t.shape[1];
+      d.in = settings.peft ? t.shape[1] : t.shape[0];
+      d.a = settings.peft ? std::move(values) : transposed(values, d.in, d.rank);
     } else if (name.ends_with(b_end)) {
       if (t.shape.size() != 2) bad("expected two axes");
       Delta& d = deltas[module(b_end)];
-      d.out = adapter.peft ? t.shape[0] : t.shape[1];
-      d.b = adapter.peft ? std::move(values) : transposed(values, t.shape[0], d.out);
+      d.out = settings.peft ? t.shape[0] : t.shape[1];
+      d.b = settings.peft ? std::move(values) : transposed(values, t.shape[0], d.out);
     } else if (name.ends_with(m_end) && dora) {
       if (t.shape.size() != 1) bad("expected one axis");
       deltas[module(m_end)].magnitude = std::move(values);
@@ -157,31 +214,28 @@ std::map<std::string, Delta> read_deltas(const AdapterFile& adapter) {
       bad("only adapters of linear layers can be added");
     }
   }
-  if (deltas.empty()) fail(Status::model_file, "{}: holds no adapter", adapter.path);
+  if (deltas.empty()) fail(Status::model_file, "{}: holds no adapter", file.path());
   bool all_zero = true;
   for (auto& [module, d] : deltas) {
     if (d.rank < 1 || d.out < 1 || std::ssize(d.b) != d.out * d.rank ||
         (dora && std::ssize(d.magnitude) != d.out)) {
       fail(Status::model_file, "{}: {}: its A, B{} are missing or do not fit each other",
-           adapter.path, module, dora ? " or magnitude" : "");
+           file.path(), module, dora ? " or magnitude" : "");
     }
     for (float v : d.b) all_zero = all_zero && v == 0;
-    if (!adapter.peft) {
+    if (!settings.peft) {
       d.scale = mlx_scale;
       continue;
     }
-    double rank = pattern_value(config, "rank_pattern", module,
-                                required_number(config, "r", adapter.path), adapter.path);
-    double alpha = pattern_value(config, "alpha_pattern", module,
-                                 required_number(config, "lora_alpha", adapter.path), adapter.path);
+    double rank = ranks->of(module), alpha = alphas->of(module);
     if (rank != static_cast<double>(d.rank)) {
       fail(Status::model_file, "{}: {}: rank {} in its tensors, {} by adapter_config.json",
-           adapter.path, module, d.rank, rank);
+           file.path(), module, d.rank, rank);
     }
-    d.scale = config.value("use_rslora", false) ? alpha / std::sqrt(rank) : alpha / rank;
+    d.scale = rslora ? alpha / std::sqrt(rank) : alpha / rank;
   }
   if (all_zero && !dora) {
-    fail(Status::model_file, "{}: every B is zero: the adapter was saved untrained", adapter.path);
+    fail(Status::model_file, "{}: every B is zero: the adapter was saved untrained", file.path());
   }
   return deltas;
 }
@@ -207,10 +261,15 @@ void bake_row(const Delta& d, int64_t row, std::span<float> values) {
 }  // namespace
 
 Adapter::Adapter(const std::string& folder) {
-  AdapterFile file = open_adapter(folder);
-  path_ = file.path;
-  deltas_ = read_deltas(file);
+  std::string config = (fs::path(folder) / "adapter_config.json").string();
+  Settings settings = parse_settings(read_text_file(config), config);
+  const char* name = settings.peft ? "adapter_model.safetensors" : "adapters.safetensors";
+  path_ = (fs::path(folder) / name).string();
+  deltas_ = read_deltas(settings, *SafetensorsFile::open(path_));
 }
+
+Adapter::Adapter(std::string_view config, const TensorFile& file)
+    : path_(file.path()), deltas_(read_deltas(parse_settings(config, path_), file)) {}
 
 void Adapter::check(const TensorFile& base, const Config& config) const {
   if (config.quantization) {

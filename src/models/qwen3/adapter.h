@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/threads.h"
@@ -30,6 +31,8 @@ class Adapter {
   // (adapter_model.safetensors). Error(model_file) or Error(unsupported) for what cannot be added
   // exactly: embedding adapters, modules_to_save, layer_replication, biases, ...
   explicit Adapter(const std::string& folder);
+  // The same of the text of its adapter_config.json and of its tensors.
+  Adapter(std::string_view config, const TensorFile& file);
 
   // Whether every entry has its matrix in `base`, whose configuration is `config`:
   // Error(model_file), or Error(unsupported) for a packed base or the head of a tied model.

@@ -14,6 +14,7 @@
 #include "formats/safetensors.h"
 #include "models/convert.h"
 #include "models/quantize.h"
+#include "models/qwen3/adapter.h"
 #include "models/qwen3/convert.h"
 #include "models/qwen3/family.h"
 #include "models/qwen3/model.h"
@@ -443,6 +444,58 @@ TEST_F(Qwen3Rewrite, AnAdapterAddedWhileLoadingIsTheBakedOne) {
     EXPECT_NE(logits, base) << name;
     EXPECT_TRUE(fingerprints.insert(model->fingerprint()).second) << name;
   }
+}
+
+// The scale of model.layers.0.mlp.up_proj, of rank 2, under changed settings; or the error.
+std::string up_proj_scale(const char* adapter, const Json& changes) {
+  std::string path = folder("lora") + "/" + adapter;
+  Json config = Json::parse(read_text_file(path + "/adapter_config.json"));
+  config.update(changes);
+  bool peft = config.contains("peft_type");
+  auto file =
+      open_tensor_file(path + (peft ? "/adapter_model.safetensors" : "/adapters.safetensors"));
+  try {
+    qwen3::Adapter read(config.dump(), *file);
+    const qwen3::Delta* d = read.find("model.layers.0.mlp.up_proj.weight");
+    return d ? fmt::format("{:.4f}", d->scale) : "none";
+  } catch (const Error& e) {
+    return fmt::format("{}: {}", status_name(e.status()), e.what());
+  }
+}
+
+TEST(Qwen3, AdapterPatternsMatchAsInPeft) {
+  auto scale = [](const Json& alpha) {
+    return up_proj_scale("peft-rslora", {{"alpha_pattern", alpha}, {"lora_alpha", 4}});
+  };
+  // lora_alpha / sqrt(2) where nothing matches.
+  EXPECT_EQ(scale(nullptr), "2.8284");
+  EXPECT_EQ(scale({{"up_proj", 6}}), "4.2426");
+  EXPECT_EQ(scale({{"layers\\.\\d\\.mlp\\.(?:up|down)_proj", 6}}), "4.2426");
+  EXPECT_EQ(scale({{"model.layers.0.mlp.up_proj", 6}}), "4.2426");
+  EXPECT_EQ(scale({{"p_proj", 6}}), "2.8284");     // begins behind a dot
+  EXPECT_EQ(scale({{"mlp", 6}}), "2.8284");        // ends with the path
+  EXPECT_EQ(scale({{"x)|(model", 6}}), "2.8284");  // as text in r"(.*\.)?({key})$"
+  EXPECT_EQ(scale({{"x)|(.*proj", 6}}), "4.2426");
+  for (const char* key : {"(", "a{1111111111111111111}", "(\\w+\\.?)+[^a-z]"}) {
+    std::string text = scale({{key, 6}});
+    EXPECT_TRUE(text.starts_with("model_file: ")) << text;
+    EXPECT_NE(text.find(std::string("alpha_pattern: \"") + key), std::string::npos) << text;
+  }
+}
+
+TEST(Qwen3, AdapterSettingsOfAWrongTypeAreNamed) {
+  auto expect = [](const char* adapter, const char* key, const Json& value) {
+    std::string text = up_proj_scale(adapter, {{key, value}});
+    EXPECT_TRUE(text.starts_with("model_file: ")) << text;
+    EXPECT_NE(text.find(key), std::string::npos) << text;
+  };
+  expect("mlx-lora", "fine_tune_type", 3);
+  expect("mlx-lora", "lora_parameters", "x");
+  expect("mlx-lora", "lora_parameters", {{"scale", "x"}});
+  for (const char* key : {"use_dora", "use_rslora", "r", "lora_alpha", "rank_pattern"}) {
+    expect("peft-rslora", key, "x");
+  }
+  expect("peft-rslora", "alpha_pattern", {{"up_proj", nullptr}});
 }
 
 TEST(Qwen3, AnAdapterNeedsADenseFolder) {
