@@ -46,6 +46,12 @@ struct AttentionMask {
   int64_t global_keys = 0;
 };
 
+// Rows for a cache: x[rows, heads, d].
+struct KvWrite {
+  KvRows out;
+  Tensor x;
+};
+
 // One sequence of a batch: its next `rows` rows of q attend to its own cache.
 struct AttentionSequence {
   int64_t rows = 0;
@@ -82,9 +88,13 @@ class Backend {
   // (query head j reads kv head j / (heads / kv_heads)); softmax(scale * q k^T + mask) v.
   virtual void attention(const Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v,
                          float scale, const AttentionMask& mask) = 0;
-  // Writes x[rows, heads, d] into rows of a cache as they are, or rounded to the nearest f16
-  // (values beyond its range to the largest one).
-  virtual void store(const KvRows& out, const Tensor& x) = 0;
+  // Writes rows of caches as they are, or rounded to the nearest f16 (values beyond its range to
+  // the largest one).
+  virtual void store(std::span<const KvWrite> writes) = 0;
+  void store(const KvRows& out, const Tensor& x) {
+    KvWrite write{out, x};
+    store({&write, 1});
+  }
   // Attention over caches, of several sequences at once (decoding steps of a server, prompts of
   // several lengths): the rows of q and out [n, heads, d] are those of the sequences one after
   // another. Each row gets the bytes that `attention` gives it over the cache's values in f32.

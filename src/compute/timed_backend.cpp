@@ -61,8 +61,8 @@ class TimedBackend : public Backend {
     run("attention", 4 * width * visible_pairs(mask, q.dim(0), k.dim(0), mask.query_offset),
         [&] { inner_->attention(out, q, k, v, scale, mask); });
   }
-  void store(const KvRows& out, const Tensor& x) override {
-    run("copy", 0, [&] { inner_->store(out, x); });
+  void store(std::span<const KvWrite> writes) override {
+    run("copy", 0, [&] { inner_->store(writes); });
   }
   void cached_attention(const Tensor& out, const Tensor& q,
                         std::span<const AttentionSequence> sequences, float scale,

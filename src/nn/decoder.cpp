@@ -88,15 +88,17 @@ void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
 
   auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
   AttentionMask mask{.causal = true};
+  std::vector<KvWrite> writes;
   std::vector<AttentionSequence> batch;
   int64_t row = 0;
   for (const DecoderRows& s : sequences) {
-    b.store(s.cache->key_rows(l, s.count), k.slice(0, row, row + s.count));
-    b.store(s.cache->value_rows(l, s.count), v.slice(0, row, row + s.count));
+    writes.push_back({s.cache->key_rows(l, s.count), k.slice(0, row, row + s.count)});
+    writes.push_back({s.cache->value_rows(l, s.count), v.slice(0, row, row + s.count)});
     batch.push_back(
         {s.count, s.cache->keys(l, s.count), s.cache->values(l, s.count), s.cache->positions()});
     row += s.count;
   }
+  b.store(writes);
   b.cached_attention(a, q, batch, scale, mask);
   if (!stage.prefix.empty() && batch.size() == 1) {
     mask.query_offset = batch[0].query_offset;

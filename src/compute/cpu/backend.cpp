@@ -257,18 +257,36 @@ class CpuBackend final : public Backend {
     if (q.size() > 0) run_attention({attention_args(out, q, k, v, scale, mask)});
   }
 
-  void store(const KvRows& out, const Tensor& x) override {
-    expect(x.rank() == 3 && x.dim(0) == out.rows && x.dim(1) == out.heads && x.dim(2) == out.d,
-           "store", "x [rows, heads, d] of the cache", "x", x);
-    // A tile is some heads of the rows in one block.
-    int64_t begin = out.first / kKvBlock, end = (out.first + out.rows + kKvBlock - 1) / kKvBlock;
-    int64_t rows_of_block = std::min(out.rows, kKvBlock);
-    int64_t heads = std::max<int64_t>(1, kTileValues / std::max<int64_t>(1, rows_of_block * out.d));
-    int64_t groups = tiles_of(out.heads, heads);
+  void store(std::span<const KvWrite> writes) override {
+    // A tile is some heads of the rows in one block. Keys of one position lie in lines of their
+    // own, which have to be fetched first: few of them make a tile.
+    struct Part {
+      const KvWrite* write;
+      int64_t first_block, heads, groups, begin, end;
+    };
+    std::vector<Part> parts;
+    int64_t tiles = 0;
+    for (const KvWrite& write : writes) {
+      const auto& [out, x] = write;
+      expect(x.rank() == 3 && x.dim(0) == out.rows && x.dim(1) == out.heads && x.dim(2) == out.d,
+             "store", "x [rows, heads, d] of the cache", "x", x);
+      if (out.rows == 0) continue;
+      int64_t first = out.first / kKvBlock, last = (out.first + out.rows - 1) / kKvBlock;
+      int64_t values = std::min(out.rows, kKvBlock) * out.d;
+      int64_t most = out.side == KvSide::keys ? kTileValues / 16 : kTileValues;
+      int64_t heads = std::clamp<int64_t>(most / std::max<int64_t>(1, values), 1, out.heads);
+      int64_t groups = tiles_of(out.heads, heads);
+      int64_t count = (last - first + 1) * groups;
+      parts.push_back({&write, first, heads, groups, tiles, tiles + count});
+      tiles += count;
+    }
     std::lock_guard lock(mutex_);
-    pool_.run((end - begin) * groups, [&](int64_t tile, int) {
-      int64_t block = begin + tile / groups, head = tile % groups * heads;
-      store_block(out, x, block, head, std::min(out.heads, head + heads));
+    pool_.run(tiles, [&](int64_t tile, int) {
+      const Part& part = *std::upper_bound(parts.begin(), parts.end(), tile,
+                                           [](int64_t t, const Part& p) { return t < p.end; });
+      int64_t index = tile - part.begin, head = index % part.groups * part.heads;
+      store_block(*part.write, part.first_block + index / part.groups, head,
+                  std::min(part.write->out.heads, head + part.heads));
     });
   }
 
@@ -643,30 +661,37 @@ class CpuBackend final : public Backend {
   }
 
   // The rows of one block, heads [head, end).
-  void store_block(const KvRows& out, const Tensor& x, int64_t block, int64_t head, int64_t end) {
+  void store_block(const KvWrite& write, int64_t block, int64_t head, int64_t end) {
+    const auto& [out, x] = write;
     int64_t first = std::max(out.first, block * kKvBlock);
     int64_t last = std::min(out.first + out.rows, (block + 1) * kKvBlock);
-    size_t value_bytes = kv_value_bytes(out.type);
+    bool half = out.type == KvType::f16;
+    auto value_bytes = static_cast<int64_t>(kv_value_bytes(out.type));
     std::byte* base = out.blocks[block] + out.offset;
-    std::vector<uint16_t> half(out.type == KvType::f16 ? static_cast<size_t>(out.d) : 0);
+    std::vector<uint16_t> rounded(half ? static_cast<size_t>(out.d) : 0);
     for (; head < end; ++head) {
-      std::byte* to = base + static_cast<size_t>(head * kKvBlock * out.d) * value_bytes;
+      std::byte* to = base + head * kKvBlock * out.d * value_bytes;
+      if (out.side == KvSide::keys) {
+        std::byte* line = to + (first - block * kKvBlock) * value_bytes;
+        for (int64_t c = 0; c < out.d; ++c, line += kKvBlock * value_bytes) {
+          __builtin_prefetch(line, 1);
+        }
+      }
       for (int64_t position = first; position < last; ++position) {
         const float* row = data(x) + (position - out.first) * x.stride(0) + head * x.stride(1);
-        const std::byte* values = reinterpret_cast<const std::byte*>(row);
-        if (out.type == KvType::f16) {
-          kernels_.to_half(half.data(), row, out.d);
-          values = reinterpret_cast<const std::byte*>(half.data());
-        }
-        int64_t in_block = position - block * kKvBlock;
+        if (half) kernels_.to_half(rounded.data(), row, out.d);
+        int64_t at = position - block * kKvBlock;
         if (out.side == KvSide::values) {
-          size_t bytes = static_cast<size_t>(out.d) * value_bytes;
-          std::memcpy(to + static_cast<size_t>(in_block) * bytes, values, bytes);
-        } else if (out.type == KvType::f16) {
-          auto* column = reinterpret_cast<uint16_t*>(to) + in_block;
-          for (int64_t c = 0; c < out.d; ++c) column[c * kKvBlock] = half[static_cast<size_t>(c)];
+          const void* from = half ? static_cast<const void*>(rounded.data()) : row;
+          int64_t bytes = out.d * value_bytes;
+          std::memcpy(to + at * bytes, from, static_cast<size_t>(bytes));
+        } else if (half) {
+          auto* column = reinterpret_cast<uint16_t*>(to) + at;
+          for (int64_t c = 0; c < out.d; ++c) {
+            column[c * kKvBlock] = rounded[static_cast<size_t>(c)];
+          }
         } else {
-          float* column = reinterpret_cast<float*>(to) + in_block;
+          float* column = reinterpret_cast<float*>(to) + at;
           for (int64_t c = 0; c < out.d; ++c) column[c * kKvBlock] = row[c];
         }
       }

@@ -57,6 +57,13 @@ struct Rows {
   }
 };
 
+// An offset that the compiler knows nothing of. From one that it sees growing it makes a pointer
+// per row, far more than there are registers.
+SPEECH_INLINE int64_t opaque(int64_t offset) {
+  asm("" : "+r"(offset));
+  return offset;
+}
+
 struct Four {
   I v[4];
 };
@@ -152,7 +159,8 @@ template <typename Take>
 SPEECH_INLINE void read_q8_0(Rows& rows, int64_t col, int columns, Take& take) {
   int64_t offset = col / 32 * 34 + 2;
   for (int c = 0; c < columns; c += 32, offset += 34) {
-    Four u[2] = {read<V::kBytes>(rows, offset), read<V::kBytes>(rows, offset + 16)};
+    int64_t at = opaque(offset);
+    Four u[2] = {read<V::kBytes>(rows, at), read<V::kBytes>(rows, at + 16)};
     take.template put<Q8_0>(c, [&](auto i) SPEECH_INLINE_LAMBDA {
       return widen_signed<V::kBytes, i.value>(quarter<V::kBytes, i.value>(u));
     });
@@ -359,7 +367,7 @@ SPEECH_INLINE void read_affine(Rows& rows, int64_t row_bytes, int64_t col, int c
   constexpr int kChunk = kBits % 4 == 0 ? 32 : kBits == 2 ? 64 : 128;
   constexpr int kReads = kChunk * kBits / 128;
   for (int c = 0; c < columns; c += kChunk) {
-    int64_t offset = (col + c) / 32 * (4 * kBits);
+    int64_t offset = opaque((col + c) / 32 * (4 * kBits));
     I words[4 * kReads];
     auto read = [&](const Rows& from, int64_t at) SPEECH_INLINE_LAMBDA {
 #pragma GCC unroll 8
@@ -481,10 +489,42 @@ struct Quantized {
       default:
         read_affine_scales(scales, w, col, columns, scale);
         read_affine_scales(biases, w, col, columns, bias);
-        for_bits(w.bits, [&](auto bits) SPEECH_INLINE_LAMBDA {
-          read_affine<bits.value>(codes, w.row_bytes, col, columns, take);
-        });
+        read_affine_codes(w, col, columns, take);
     }
+  }
+
+  // Scales and biases of affine weights for a walk along the rows: of more units than one at a
+  // time, where 16 bytes of a row hold them.
+  struct Ahead {
+    static constexpr int kGroups = 8;  // 256 columns are no more
+    alignas(64) float scales[kGroups * kPanelRows], biases[kGroups * kPanelRows];
+  };
+
+  // As read(), for units in order from column 0 on; `panel` shows where their scales and biases
+  // are.
+  template <typename Take>
+  SPEECH_INLINE void read_next(const PackedRows& w, const IntFormat& format, int64_t col,
+                               int columns, Ahead& ahead, IntPanel& panel, Take& take) {
+    if (w.type != WeightType::affine) {
+      return read(w, format, col, columns, panel.scales, panel.biases, take);
+    }
+    int64_t slot = col / w.group % Ahead::kGroups;
+    if (slot == 0) {
+      int64_t left = w.cols - col, most = int64_t{Ahead::kGroups} * w.group;
+      int count = static_cast<int>(left < most ? left : most);
+      read_affine_scales(scales, w, col, count, ahead.scales);
+      read_affine_scales(biases, w, col, count, ahead.biases);
+    }
+    panel.scales = ahead.scales + slot * kPanelRows;
+    panel.biases = ahead.biases + slot * kPanelRows;
+    read_affine_codes(w, col, columns, take);
+  }
+
+  template <typename Take>
+  SPEECH_INLINE void read_affine_codes(const PackedRows& w, int64_t col, int columns, Take& take) {
+    for_bits(w.bits, [&](auto bits) SPEECH_INLINE_LAMBDA {
+      read_affine<bits.value>(codes, w.row_bytes, col, columns, take);
+    });
   }
 };
 
@@ -820,11 +860,10 @@ void direct_of(const PackedRows& w, int64_t row, Next next, const IntUnit& first
     Quantized rows(w, row + half * kLanes, next);
     Multiply<kRows> multiply(first);
     IntUnit& u = multiply.u;
-    u.panel.scales += half * kLanes;
-    u.panel.biases += half * kLanes;
+    Quantized::Ahead ahead;
     for (int64_t col = 0; col < w.cols; col += kUnitColumns) {
       u.columns = static_cast<int>(w.cols - col < kUnitColumns ? w.cols - col : kUnitColumns);
-      rows.read(w, format, col, u.columns, u.panel.scales, u.panel.biases, multiply);
+      rows.read_next(w, format, col, u.columns, ahead, u.panel, multiply);
       multiply.finish_unit();
       u.x += kRows * kUnitColumns;
       u.x_scales += kRows * (kUnitColumns / kScaleColumns);
