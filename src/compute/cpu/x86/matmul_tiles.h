@@ -416,6 +416,27 @@ SPEECH_INLINE void for_bits(int bits, const Body& body) {
   }
 }
 
+// put(i, value) for the four f32 or eight f16 or bf16 values of each row in 16 bytes.
+template <typename Put>
+SPEECH_INLINE void put_scales(const Four& u, WeightType type, const Put& put) {
+  if (type == WeightType::f32) {
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) put(q, V::as_float(u.v[q]));
+  } else if (type == WeightType::f16) {
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+      put(2 * q, V::half_low(u.v[q]));
+      put(2 * q + 1, V::half_low(V::template srl32<16>(u.v[q])));
+    }
+  } else {
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+      put(2 * q, V::as_float(V::template sll32<16>(u.v[q])));
+      put(2 * q + 1, V::as_float(V::and_(u.v[q], V::set32(static_cast<int>(0xffff0000)))));
+    }
+  }
+}
+
 // The scales or biases of the groups in columns [col, col + columns) to out [group, panel_rows].
 inline void read_affine_scales(Rows& rows, const PackedRows& w, int64_t col, int columns,
                                float* out) {
@@ -439,20 +460,13 @@ inline void read_affine_scales(Rows& rows, const PackedRows& w, int64_t col, int
     int skip = static_cast<int>(group - at);
     int count = left < per_read - skip ? left : per_read - skip;
     rows.prefetch(size * kLanes * count);
-    auto put = [&](int i, F v) SPEECH_INLINE_LAMBDA {
-      if (i >= skip && i < skip + count) V::store_f(out + (i - skip) * kPanelRows, v);
-    };
-#pragma GCC unroll 4
-    for (int q = 0; q < 4; ++q) {
-      if (w.scale_type == WeightType::f32) {
-        put(q, V::as_float(u.v[q]));
-      } else if (w.scale_type == WeightType::f16) {
-        put(2 * q, V::half_low(u.v[q]));
-        put(2 * q + 1, V::half_low(V::template srl32<16>(u.v[q])));
-      } else {
-        put(2 * q, V::as_float(V::template sll32<16>(u.v[q])));
-        put(2 * q + 1, V::as_float(V::and_(u.v[q], V::set32(static_cast<int>(0xffff0000)))));
-      }
+    if (count == per_read) {
+      put_scales(u, w.scale_type,
+                 [&](int i, F v) SPEECH_INLINE_LAMBDA { V::store_f(out + i * kPanelRows, v); });
+    } else {
+      put_scales(u, w.scale_type, [&](int i, F v) SPEECH_INLINE_LAMBDA {
+        if (i >= skip && i < skip + count) V::store_f(out + (i - skip) * kPanelRows, v);
+      });
     }
     group += count;
     left -= count;
