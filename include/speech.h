@@ -482,6 +482,11 @@ SPEECH_API speech_status speech_load_params_set_lora(speech_load_params* params,
 SPEECH_API speech_status speech_load_params_set_kv_cache(speech_load_params* params,
                                                          const char* type);
 
+/* Language models: 1 (the default) multiplies matrices where they lie in the mapped file: its pages
+ * are shared with other processes and can be dropped when memory is short. 0 copies them into
+ * memory while loading, in huge pages, which decoding reads faster. */
+SPEECH_API speech_status speech_load_params_set_map_weights(speech_load_params* params, int map);
+
 /* {"ids":[...]} of a text. `parse_special` 0: added tokens such as <|im_end|> are read as text. */
 SPEECH_API speech_status speech_tokenize(speech_model* model, const char* text, int parse_special,
                                          speech_text** json);

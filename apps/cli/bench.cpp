@@ -35,7 +35,7 @@ class Bench final : public Command {
         ->capture_default_str();
     device_.add(app);
     device_.add_weights(app);
-    device_.add_kv_cache(app);
+    device_.add_memory(app);
   }
 
   int run() override {

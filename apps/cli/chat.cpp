@@ -23,7 +23,7 @@ class Chat final : public Command {
     completion_.add(app);
     device_.add(app);
     device_.add_weights(app);
-    device_.add_kv_cache(app);
+    device_.add_memory(app);
   }
 
   int run() override {

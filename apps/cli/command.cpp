@@ -221,13 +221,17 @@ LoadSettings DeviceFlags::settings() const {
           .quantize_bits = quantize_.empty() ? 0 : quantize_bits(quantize_),
           .quantize_group = group_,
           .lora = lora_,
-          .kv_cache = kv_cache_};
+          .kv_cache = kv_cache_,
+          .map_weights = !no_mmap_};
 }
 
-void DeviceFlags::add_kv_cache(CLI::App& app) {
+void DeviceFlags::add_memory(CLI::App& app) {
   app.add_option("--kv-cache", kv_cache_, "Keys and values as f32, or as f16 in half the memory")
       ->check(CLI::IsMember({"f32", "f16"}))
       ->capture_default_str();
+  app.add_flag("--no-mmap", no_mmap_,
+               "Copy a language model's weights into memory instead of mapping the file: decodes "
+               "faster, starts later");
 }
 
 ModelHandle DeviceFlags::load(const std::string& argument, bool exact) const {
@@ -272,6 +276,7 @@ LoadParamsHandle load_params(const LoadSettings& settings) {
     check(speech_load_params_set_lora(params.get(), settings.lora.c_str()));
   }
   check(speech_load_params_set_kv_cache(params.get(), settings.kv_cache.c_str()));
+  check(speech_load_params_set_map_weights(params.get(), settings.map_weights ? 1 : 0));
   return params;
 }
 

@@ -153,6 +153,7 @@ struct LoadSettings {
   int quantize_group = 64;
   std::string lora;  // the folder of an adapter; empty: none
   std::string kv_cache = "f32";
+  bool map_weights = true;
   bool exact = false;
 };
 
@@ -164,8 +165,8 @@ class DeviceFlags {
   void add_weights(CLI::App& app);
   // --quantize-group and --lora alone, where a subcommand has a --quantize of its own.
   void add_group_and_lora(CLI::App& app);
-  // --kv-cache, for those that generate.
-  void add_kv_cache(CLI::App& app);
+  // --kv-cache and --no-mmap, for those that generate.
+  void add_memory(CLI::App& app);
   LoadSettings settings() const;
   // Loads the model that an argument names, and says so on stderr.
   ModelHandle load(const std::string& argument, bool exact = false) const;
@@ -173,6 +174,7 @@ class DeviceFlags {
  private:
   std::string device_ = "auto", quantize_, lora_, kv_cache_ = "f32";
   int threads_ = 0, group_ = 64;
+  bool no_mmap_ = false;
 };
 
 // The path a MODEL argument stands for (a name of the catalog or a path); UsageError for an unknown

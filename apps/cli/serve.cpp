@@ -80,7 +80,7 @@ class Serve final : public Command {
     completion_.add(app);
     device_.add(app);
     device_.add_weights(app);
-    device_.add_kv_cache(app);
+    device_.add_memory(app);
   }
 
   int run() override {

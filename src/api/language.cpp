@@ -70,6 +70,10 @@ speech_status speech_load_params_set_kv_cache(speech_load_params* params, const 
   });
 }
 
+speech_status speech_load_params_set_map_weights(speech_load_params* params, int map) {
+  return guarded([&] { required(params, "params").params.map_weights = map != 0; });
+}
+
 speech_status speech_tokenize(speech_model* model, const char* text, int parse_special,
                               speech_text** json) {
   return guarded([&] {

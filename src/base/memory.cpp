@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -69,6 +70,25 @@ void free_large(std::byte* memory, size_t size) {
   } else {
     ::munmap(memory, round_up(size, kHugePage));
   }
+}
+
+LargeArena::~LargeArena() {
+  for (auto block : blocks_) free_large(block.data(), block.size());
+}
+
+std::byte* LargeArena::take(size_t size) {
+  constexpr size_t kBlock = size_t{1} << 25;  // what is not used of it is never touched
+  if (size > SIZE_MAX / 2) fail(Status::out_of_memory, "no memory for {} bytes of {}", size, what_);
+  size = round_up(size, kLine);
+  if (left_.size() < size) {
+    size_t bytes = std::max(size, kBlock);
+    blocks_.reserve(blocks_.size() + 1);
+    left_ = {allocate_large(bytes, what_), bytes};
+    blocks_.push_back(left_);
+  }
+  std::byte* data = left_.data();
+  left_ = left_.subspan(size);
+  return data;
 }
 
 }  // namespace speech

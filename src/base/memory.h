@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace speech {
 
@@ -18,5 +21,23 @@ void trim_memory();
 // only when they are touched. Error(out_of_memory) says that `what` needed it.
 std::byte* allocate_large(size_t size, const char* what);
 void free_large(std::byte* memory, size_t size);
+
+// Pieces of such memory that live as long as the arena, without the rounding of pages for each.
+class LargeArena {
+ public:
+  explicit LargeArena(const char* what) : what_(what) {}
+  LargeArena(LargeArena&& other) noexcept
+      : what_(other.what_), blocks_(std::exchange(other.blocks_, {})), left_(other.left_) {}
+  LargeArena& operator=(LargeArena&&) = delete;
+  ~LargeArena();
+
+  // Zeros, 64-byte aligned. Error(out_of_memory).
+  std::byte* take(size_t size);
+
+ private:
+  const char* what_;
+  std::vector<std::span<std::byte>> blocks_;
+  std::span<std::byte> left_;  // of the last block
+};
 
 }  // namespace speech

@@ -114,7 +114,10 @@ struct LoadParams {
   int quantize_bits = 0, quantize_group = 64;
   // Language models: the folder of a LoRA or DoRA adapter to add to a dense folder's weights.
   std::string adapter;
-  KvType kv_cache = KvType::f32;              // keys and values of language models
+  KvType kv_cache = KvType::f32;  // keys and values of language models
+  // Language models: matrices are multiplied where they lie in the mapped file; false: in a copy in
+  // memory, whose huge pages are read faster.
+  bool map_weights = true;
   std::function<void(double done)> progress;  // 0..1 while loading, where that takes long
 };
 

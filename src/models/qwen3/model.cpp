@@ -317,7 +317,7 @@ std::unique_ptr<LanguageModel> load_folder_model(const std::string& path,
   std::unique_ptr<Adapter> adapter = load_adapter(*source, config, params);
   if (adapter) info.file_bytes += folder_bytes(params.adapter);
   Weights weights = load_folder(source, config, {params.quantize_bits, params.quantize_group},
-                                adapter.get(), params.progress);
+                                params.map_weights, adapter.get(), params.progress);
   return std::make_unique<Qwen3>(std::move(info), std::move(config), std::move(weights),
                                  std::move(tokenizer), ChatTemplate::find_source(path),
                                  folder_identity(path, params), params);
@@ -336,7 +336,7 @@ std::unique_ptr<LanguageModel> load_gguf_model(std::shared_ptr<const GgufFile> f
   }
   Config config = read_config(*file);
   ModelInfo info = gguf_info(*file);
-  Weights weights = load_gguf(file, config);
+  Weights weights = load_gguf(file, config, params.map_weights, params.progress);
   std::string chat_template = file->has("tokenizer.chat_template")
                                   ? file->get_string("tokenizer.chat_template")
                                   : std::string();

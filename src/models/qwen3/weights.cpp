@@ -44,8 +44,12 @@ std::string affine_name(const AffineFormat& f) {
 class Loader {
  public:
   Loader(std::shared_ptr<const TensorFile> file, const Config& config,
-         const LoadQuantization& quantization, const Adapter* adapter = nullptr)
-      : config_(config), quantization_(quantization), adapter_(adapter), pool_(default_threads()) {
+         const LoadQuantization& quantization, bool mapped, const Adapter* adapter = nullptr)
+      : config_(config),
+        quantization_(quantization),
+        mapped_(mapped),
+        adapter_(adapter),
+        pool_(default_threads()) {
     weights_.file = std::move(file);
   }
 
@@ -70,9 +74,11 @@ class Loader {
     const TensorEntry& t = take(module + ".weight");
     std::optional<AffineFormat> affine = packed_format(module, t, cols);
     Weight w = affine ? packed(module, t, *affine, rows, cols) : dense(t, rows, cols);
+    const std::byte* in_file = w.data;
     const Delta* delta = adapter_ ? adapter_->find(t.name) : nullptr;
     if (delta) w = adapted(w, t, *delta);
     if (w.type != WeightType::affine && quantization_.bits != 0) w = quantize(w, t);
+    if (!mapped_ && w.data == in_file) w = copied(w, module, t);
     weights_.bytes += static_cast<uint64_t>(w.bytes());
     bytes_by_type_[w.type == WeightType::affine ? affine_name(w.affine)
                                                 : std::string(facts(w.type).name)] += w.bytes();
@@ -195,13 +201,29 @@ class Loader {
   }
 
   Weight adapted(const Weight& w, const TensorEntry& t, const Delta& delta) {
-    auto owned = std::make_unique<std::byte[]>(t.bytes.size());
-    Adapter::apply(delta, t, {owned.get(), t.bytes.size()}, pool_);
+    std::byte* data = weights_.memory.take(t.bytes.size());
+    Adapter::apply(delta, t, {data, t.bytes.size()}, pool_);
     Weight a = w;
-    a.data = owned.get();
-    weights_.packed.push_back(std::move(owned));
+    a.data = data;
     file().release(t);
     return a;
+  }
+
+  // The same bytes in memory; their pages of the file need not stay resident.
+  Weight copied(const Weight& w, const std::string& module, const TensorEntry& t) {
+    auto copy = [&](const TensorEntry& from) {
+      std::byte* to = weights_.memory.take(from.bytes.size());
+      std::copy(from.bytes.begin(), from.bytes.end(), to);
+      file().release(from);
+      return to;
+    };
+    Weight c = w;
+    c.data = copy(t);
+    if (w.scales) {
+      c.scales = copy(file().require(module + ".scales"));
+      c.biases = copy(file().require(module + ".biases"));
+    }
+    return c;
   }
 
   Weight quantize(const Weight& w, const TensorEntry& t) {
@@ -210,13 +232,12 @@ class Loader {
     int64_t groups = w.cols / format.group;
     int64_t scale_bytes = groups * facts(w.type).block_bytes;
     int64_t packed_bytes = affine_packed_bytes(format, w.cols);
-    auto owned = std::make_unique<std::byte[]>(
-        static_cast<size_t>(w.rows * (packed_bytes + 2 * scale_bytes)));
     Weight q = w;
     q.type = WeightType::affine;
     q.affine = format;
     q.row_bytes = packed_bytes;
-    std::byte* words = owned.get();
+    std::byte* words =
+        weights_.memory.take(static_cast<size_t>(w.rows * (packed_bytes + 2 * scale_bytes)));
     std::byte* scales = words + w.rows * packed_bytes;
     std::byte* biases = scales + w.rows * scale_bytes;
     q.data = words;
@@ -237,13 +258,13 @@ class Loader {
                           biases + r * scale_bytes, w.cols);
       }
     });
-    weights_.packed.push_back(std::move(owned));
     file().release(t);  // its pages need not stay resident: the packed copy is used from now on
     return q;
   }
 
   const Config& config_;
   LoadQuantization quantization_;
+  bool mapped_;
   const Adapter* adapter_;
   ThreadPool pool_;
   Weights weights_;
@@ -316,9 +337,9 @@ WeightType float_type(const TensorEntry& t, const std::string& path) {
 }
 
 Weights load_folder(std::shared_ptr<const TensorFile> file, const Config& config,
-                    const LoadQuantization& quantization, const Adapter* adapter,
+                    const LoadQuantization& quantization, bool mapped, const Adapter* adapter,
                     const std::function<void(double)>& progress) {
-  Loader loader(std::move(file), config, quantization, adapter);
+  Loader loader(std::move(file), config, quantization, mapped, adapter);
   auto names = [](int l) {
     return LayerNames{fmt::format("model.layers.{}.", l),
                       "input_layernorm",
@@ -336,8 +357,9 @@ Weights load_folder(std::shared_ptr<const TensorFile> file, const Config& config
   return load(loader, config, "model.embed_tokens", "model.norm", "lm_head", names, progress);
 }
 
-Weights load_gguf(std::shared_ptr<const TensorFile> file, const Config& config) {
-  Loader loader(std::move(file), config, {});
+Weights load_gguf(std::shared_ptr<const TensorFile> file, const Config& config, bool mapped,
+                  const std::function<void(double)>& progress) {
+  Loader loader(std::move(file), config, {}, mapped);
   auto names = [](int l) {
     return LayerNames{fmt::format("blk.{}.", l),
                       "attn_norm",
@@ -352,7 +374,7 @@ Weights load_gguf(std::shared_ptr<const TensorFile> file, const Config& config) 
                       "ffn_up",
                       "ffn_down"};
   };
-  return load(loader, config, "token_embd", "output_norm", "output", names, {});
+  return load(loader, config, "token_embd", "output_norm", "output", names, progress);
 }
 
 }  // namespace speech::qwen3

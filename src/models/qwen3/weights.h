@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory.h"
 #include "formats/tensor_file.h"
 #include "models/qwen3/config.h"
 #include "nn/decoder.h"
@@ -33,7 +34,7 @@ struct Weights {
   // What the views above point into.
   std::shared_ptr<const TensorFile> file;
   std::vector<std::unique_ptr<float[]>> vectors;
-  std::vector<std::unique_ptr<std::byte[]>> packed;
+  LargeArena memory{"weights"};
 };
 
 // How a float tensor of the file at `path` is stored; Error(model_file) if it is no F32, F16 or
@@ -43,12 +44,14 @@ WeightType float_type(const TensorEntry& tensor, const std::string& path);
 // A Hugging Face or MLX folder. Every tensor the configuration calls for must be there with its
 // exact shape; others are refused, but for `lm_head.*` of a tied model, which is ignored.
 // Error(model_file) names the tensor. The matrices that `adapter` changes are made anew in memory;
-// null: none.
+// null: none. Without `mapped` the others are copied into memory too.
 Weights load_folder(std::shared_ptr<const TensorFile> file, const Config& config,
-                    const LoadQuantization& quantization, const Adapter* adapter = nullptr,
+                    const LoadQuantization& quantization, bool mapped = true,
+                    const Adapter* adapter = nullptr,
                     const std::function<void(double)>& progress = {});
 
 // A GGUF file with llama.cpp's names.
-Weights load_gguf(std::shared_ptr<const TensorFile> file, const Config& config);
+Weights load_gguf(std::shared_ptr<const TensorFile> file, const Config& config, bool mapped = true,
+                  const std::function<void(double)>& progress = {});
 
 }  // namespace speech::qwen3

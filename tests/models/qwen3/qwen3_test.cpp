@@ -258,6 +258,24 @@ TEST(Qwen3, HalfPrecisionCache) {
   EXPECT_NE(full->step({&input, 1})[0], first) << "or it was not in f16";
 }
 
+// A copy of the weights in memory computes what the mapped file does.
+TEST(Qwen3, WeightsInMemoryGiveTheSameLogits) {
+  std::vector<int32_t> ids = {1, 5, 9, 2, 7};
+  for (const char* name : {"dense-tied", "mlx-4bit-g64", "mlx-mixed-3-6"}) {
+    std::vector<std::vector<float>> logits;
+    std::string path = folder(name) + "/checkpoint";
+    for (bool map : {true, false}) {
+      LoadParams params;
+      params.map_weights = map;
+      auto model = qwen3::load_folder_model(path, open_tensor_file(path), params);
+      KvCache cache = model->new_cache();
+      LanguageModel::Input input{&cache, ids};
+      logits.push_back(model->step({&input, 1})[0]);
+    }
+    EXPECT_EQ(logits[0], logits[1]) << name;
+  }
+}
+
 TEST(Qwen3, BatchedGenerationGivesTheOfficialTokens) {
   Json expect = expectations("decode");
   auto model = load(folder("dense-tied") + "/checkpoint");
