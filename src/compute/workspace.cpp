@@ -54,6 +54,15 @@ std::byte* Workspace::bytes(size_t size) {
   return data;
 }
 
+void Workspace::reserve(size_t size) {
+  const size_t before = high_water_;
+  {
+    Scope scope(*this);
+    bytes(size);
+  }
+  high_water_ = before;  // nothing has been used yet
+}
+
 size_t Workspace::in_use() const {
   size_t used = 0;
   for (const Block& block : blocks_) used += block.used;

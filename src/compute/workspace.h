@@ -26,6 +26,11 @@ class Workspace {
   // Raw bytes for a backend's own use, 64-byte aligned.
   std::byte* bytes(size_t size);
 
+  // Sees to it that tensors of `size` bytes in all, each rounded up to a multiple of 64, find room
+  // in one block. Without it blocks grow as they are needed, each by half of what was there: memory
+  // that a call which knows its size beforehand does not need.
+  void reserve(size_t size);
+
   // Tensors made after a Scope's construction die with it:
   //   for (layer...) { Workspace::Scope scope(ws); ... }
   class Scope {

@@ -80,6 +80,18 @@ TEST(Workspace, ResetMergesBlocks) {
   EXPECT_EQ(ws.tensor({0, 4}).size(), 0);
 }
 
+TEST(Workspace, ReservedTensorsShareABlock) {
+  Workspace ws;
+  const float* first = TensorAccess::data(ws.tensor({16}));
+  ws.reserve(size_t{24} << 20);
+  EXPECT_EQ(ws.high_water(), 64u);
+  const float* a = TensorAccess::data(ws.tensor({int64_t{2} << 20}));
+  const float* b = TensorAccess::data(ws.tensor({int64_t{4} << 20}));
+  EXPECT_EQ(b - a, int64_t{2} << 20);
+  EXPECT_NE(a, first);
+  EXPECT_EQ(ws.high_water(), 64u + (size_t{24} << 20));
+}
+
 TEST(Workspace, RefusesAbsurdSizes) {
   Workspace ws;
   EXPECT_THROW(ws.tensor({int64_t{1} << 40, int64_t{1} << 40}), Error);

@@ -193,6 +193,15 @@ Tensor encode(Run& run, const Weights& weights, const Config& config,
     longest = std::max(longest, utterances.back().frames);
   }
 
+  // The feed-forwards and the other modules never need theirs at the same time.
+  const int64_t inner = weights.layers[0].ff1_up.weight.rows;
+  const int64_t inner_rows = std::min(rows, kFeedForwardRows);
+  const int64_t shared_size = std::max(3 * rows * d, inner_rows * inner);
+  const int64_t last_distance = c.local ? c.context : longest - 1;
+  const int64_t positions_size = (2 * last_distance + 1) * d;
+  run.workspace.reserve(sizeof(float) * static_cast<size_t>(2 * rows * d + shared_size +
+                                                            2 * positions_size + 5 * 16));
+
   Activations a;
   a.x = run.tensor({rows, d});
   Workspace::Scope scope(run.workspace);
@@ -206,10 +215,7 @@ Tensor encode(Run& run, const Weights& weights, const Config& config,
   trace(run, "16_scaled", a.x);
 
   a.y = run.tensor({rows, d});
-  // The feed-forwards and the other modules never need theirs at the same time.
-  const int64_t inner = weights.layers[0].ff1_up.weight.rows;
-  const int64_t inner_rows = std::min(rows, kFeedForwardRows);
-  const Tensor shared = run.tensor({std::max(3 * rows * d, inner_rows * inner)});
+  const Tensor shared = run.tensor({shared_size});
   const auto part = [&](int64_t i) {
     return shared.slice(0, i * rows * d, (i + 1) * rows * d).reshape({rows, d});
   };
@@ -217,7 +223,7 @@ Tensor encode(Run& run, const Weights& weights, const Config& config,
   a.k = part(1);
   a.v = part(2);
   a.hidden = shared.slice(0, 0, inner_rows * inner).reshape({inner_rows, inner});
-  a.positions = positions(run, c, c.local ? c.context : longest - 1);
+  a.positions = positions(run, c, last_distance);
   trace(run, "17_pos_emb", a.positions);
   a.p = run.tensor({a.positions.dim(0), d});
 
