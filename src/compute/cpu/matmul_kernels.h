@@ -13,7 +13,9 @@
 //          x = 256 * high + low, each multiplied by itself
 // A sum of products over one group of columns is an exact int32 (or two), so it does not matter in
 // which order or by which instructions it is made; what follows is
-//   acc = fma(float(sum), group scale * x scale, acc)    for each group, in order
+//   part = fma(float(sum), group scale, part)            for each group of the columns that share a
+//                                                        scale of x, in order, from part = 0 on
+//   acc = fma(part, x scale, acc)                        for each such block, in order
 //   acc = fma(group bias, sum of the group's x, acc)     for each bias of the unit, in order
 // for each output by itself. Float weights: acc = fma(w, x, acc) over the columns in order. So an
 // output's bytes do not depend on the other rows of the call, on tile shapes or on threads.
@@ -40,7 +42,7 @@ struct IntFormat {
   int x_max;       // largest magnitude of a quantized activation
   bool bytes;      // the layout
   // Bytes: what has been added to signed codes to make them unsigned, 0: nothing; x_sums then
-  // holds, per offset_group columns, the int32 sums of the high and of the low plane times -offset.
+  // holds, per offset_group columns, the sum of x times -offset as int32.
   int offset, offset_group;
   // Bytes: columns stand in an order that makes unpacking cheap. 4: of each eight columns first the
   // even, then the odd ones; 2: of each sixteen first 0, 4, 8, 12, then 1, 5, 9, 13 and so on.
@@ -48,7 +50,7 @@ struct IntFormat {
 
   // Values of x_sums per row and unit.
   int sums() const {
-    return bias_group ? kUnitColumns / bias_group : offset ? 2 * kUnitColumns / offset_group : 0;
+    return bias_group ? kUnitColumns / bias_group : offset ? kUnitColumns / offset_group : 0;
   }
 };
 

@@ -67,39 +67,52 @@ inline __m512 to_float(const int32_t* sums, int half, int row, __m512i offset) {
   return _mm512_cvtepi32_ps(sum);
 }
 
-// acc = fma(float(sum), group scale * x scale, acc) for kCount groups from `group` on.
+// kCount groups from `group` on. `part` [rows, panel rows]: of the columns that share a scale of x,
+// what a call before this one has left unfinished, and what this one does.
 template <int kCount, bool kOffset>
-inline void add_groups(const IntUnit& u, int row, int group, const int32_t (*sums)[kTileBytes]) {
+inline void add_groups(const IntUnit& u, int row, int group, const int32_t (*sums)[kTileBytes],
+                       float* part) {
   constexpr int kScales = kUnitColumns / kScaleColumns;
   __m512 s[kCount][2];
   const float* x_scales[kCount];
   const float* offsets[kCount];
-  int offset_stride = 2 * kUnitColumns / u.format.group;
+  bool ends[kCount];  // the block
+  int offset_stride = kUnitColumns / u.format.group;
   for (int g = 0; g < kCount; ++g) {
     const float* scales = u.panel.scales + (group + g) * kPanelRows;
     s[g][0] = _mm512_load_ps(scales);
     s[g][1] = _mm512_load_ps(scales + 16);
-    x_scales[g] = u.x_scales + row * kScales + (group + g) * u.format.group / kScaleColumns;
-    offsets[g] = u.x_sums + row * offset_stride + 2 * (group + g);
+    int column = (group + g) * u.format.group, end = column + u.format.group;
+    x_scales[g] = u.x_scales + row * kScales + column / kScaleColumns;
+    offsets[g] = u.x_sums + row * offset_stride + group + g;
+    ends[g] = end % kScaleColumns == 0 || end == u.columns;
   }
+  bool starts = group * u.format.group % kScaleColumns == 0;
   float* acc = u.acc + row * kPanelRows;
 #pragma GCC unroll 2
-  for (int r = 0; r < kTileRows; ++r, acc += kPanelRows) {
-    __m512 a = _mm512_load_ps(acc), b = _mm512_load_ps(acc + 16);
+  for (int r = 0; r < kTileRows; ++r, acc += kPanelRows, part += kPanelRows) {
+    __m512 a = starts ? _mm512_setzero_ps() : _mm512_load_ps(part);
+    __m512 b = starts ? _mm512_setzero_ps() : _mm512_load_ps(part + 16);
 #pragma GCC unroll 2
     for (int g = 0; g < kCount; ++g) {
       __m512i offset = _mm512_setzero_si512();
       if constexpr (kOffset) {
-        int pair[2];
-        __builtin_memcpy(pair, offsets[g] + r * offset_stride, 8);
-        offset = _mm512_set1_epi32(256 * pair[0] + pair[1]);
+        int value;
+        __builtin_memcpy(&value, offsets[g] + r * offset_stride, 4);
+        offset = _mm512_set1_epi32(value);
       }
+      a = _mm512_fmadd_ps(to_float<kOffset>(sums[g], 0, r, offset), s[g][0], a);
+      b = _mm512_fmadd_ps(to_float<kOffset>(sums[g], 1, r, offset), s[g][1], b);
+      if (!ends[g]) continue;
       __m512 xs = _mm512_set1_ps(x_scales[g][r * kScales]);
-      a = _mm512_fmadd_ps(to_float<kOffset>(sums[g], 0, r, offset), _mm512_mul_ps(s[g][0], xs), a);
-      b = _mm512_fmadd_ps(to_float<kOffset>(sums[g], 1, r, offset), _mm512_mul_ps(s[g][1], xs), b);
+      _mm512_store_ps(acc, _mm512_fmadd_ps(a, xs, _mm512_load_ps(acc)));
+      _mm512_store_ps(acc + 16, _mm512_fmadd_ps(b, xs, _mm512_load_ps(acc + 16)));
+      a = b = _mm512_setzero_ps();
     }
-    _mm512_store_ps(acc, a);
-    _mm512_store_ps(acc + 16, b);
+    if (!ends[kCount - 1]) {
+      _mm512_store_ps(part, a);
+      _mm512_store_ps(part + 16, b);
+    }
   }
 }
 
@@ -146,6 +159,7 @@ inline void prefetch(const void* at, int bytes, int part, int parts) {
 template <bool kOffset>
 void multiply_tiles(const IntUnit& u, int tiles) {
   alignas(64) int32_t sums[4][kTileBytes];
+  alignas(64) float part[kTileRows * kPanelRows];
   int size = u.format.group, groups = u.columns / size, pairs = (groups + 1) / 2;
   auto start = [&](int step) {
     int g = step % pairs * 2;
@@ -160,9 +174,9 @@ void multiply_tiles(const IntUnit& u, int tiles) {
     int g = step % pairs * 2, row = step / pairs * kTileRows;
     const int32_t(*from)[kTileBytes] = sums + step % 2 * 2;
     if (g + 1 < groups) {
-      add_groups<2, kOffset>(u, row, g, from);
+      add_groups<2, kOffset>(u, row, g, from, part);
     } else {
-      add_groups<1, kOffset>(u, row, g, from);
+      add_groups<1, kOffset>(u, row, g, from, part);
     }
     if (step % pairs + 1 == pairs && u.format.bias_group) {
       add_biases(u, row, u.acc + row * kPanelRows);

@@ -24,7 +24,8 @@ struct V {
   using F = __m256;
   static constexpr int kLanes = 8;
   static constexpr bool kBytes = false;
-  using TileRows = std::make_integer_sequence<int, 6>;
+  using FloatRows = std::make_integer_sequence<int, 6>;  // of a tile, less one
+  using IntRows = FloatRows;
 
   static __m128i load128(const uint8_t* p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -24,7 +24,9 @@ struct V {
   using F = __m512;
   static constexpr int kLanes = 16;
   static constexpr bool kBytes = true;
-  using TileRows = std::make_integer_sequence<int, 12>;
+  // Rows of a tile, less one: with integers their sums of groups and of blocks stay in registers.
+  using FloatRows = std::make_integer_sequence<int, 12>;
+  using IntRows = std::make_integer_sequence<int, 6>;
 
   static __m128i load128(const uint8_t* p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -174,13 +176,12 @@ struct V {
         high = _mm512_dpbusd_epi32(high, one, piece(p + c, group));
         low = _mm512_dpbusd_epi32(low, one, piece(p + kUnitColumns + c, group));
       }
-      int sum[2] = {sum32(high), sum32(low)};
+      int sum = sum32(add32(sll32<8>(high), low));
       if (format.offset) {
-        sum[0] *= -format.offset;
-        sum[1] *= -format.offset;
-        __builtin_memcpy(sums + 2 * g, sum, 8);
+        sum *= -format.offset;
+        __builtin_memcpy(sums + g, &sum, 4);
       } else {
-        sums[g] = static_cast<float>(256 * sum[0] + sum[1]) * scales[g * group / kScaleColumns];
+        sums[g] = static_cast<float>(sum) * scales[g * group / kScaleColumns];
       }
     }
     if (format.order == 0) return;
@@ -214,163 +215,58 @@ namespace {
 
 constexpr int kFourStep = 4 * kPanelRows;  // bytes of four columns of a panel
 
-// As int_tile, with two sums per output: of the high and of the low plane.
-template <int kRows, int kSplit>
+// One sum per output, which takes in the high plane, is shifted, and takes in the low plane.
+template <int kRows>
 void byte_tile(const IntUnit& u, int row) {
   const int8_t* x = reinterpret_cast<const int8_t*>(u.x) + row * 2 * kUnitColumns;
-  const float* x_scales = u.x_scales + row * (kUnitColumns / kScaleColumns);
-  int offsets = 2 * kUnitColumns / u.format.group;
+  int offsets = kUnitColumns / u.format.group;
   const float* x_offsets = u.x_sums + row * offsets;
-  float* acc = u.acc + row * kPanelRows;
   const uint8_t* w = reinterpret_cast<const uint8_t*>(u.panel.values);
-  const float* scales = u.panel.scales;
-  const char* next = reinterpret_cast<const char*>(x + kRows * 2 * kUnitColumns);
-  const char* next_acc = reinterpret_cast<const char*>(acc + kRows * kPanelRows);
   int fours = u.format.group / 4;
-  for (int column = 0; column < u.columns; column += u.format.group) {
-    I high[kSplit][kRows][2], low[kSplit][kRows][2];
-#pragma GCC unroll 4
-    for (int s = 0; s < kSplit; ++s) {
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-        high[s][r][0] = high[s][r][1] = low[s][r][0] = low[s][r][1] = V::zero();
-      }
-    }
-    if (u.format.offset) {
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-        high[0][r][0] = high[0][r][1] = V::broadcast(x_offsets + r * offsets);
-        low[0][r][0] = low[0][r][1] = V::broadcast(x_offsets + r * offsets + 1);
-      }
-      x_offsets += 2;
-    }
-    for (int f = 0; f < fours; f += kSplit) {
-#pragma GCC unroll 4
-      for (int s = 0; s < kSplit; ++s) {
-        I w0 = V::load(w), w1 = V::load(w + 4 * kLanes);
-        w += kFourStep;
-#pragma GCC unroll 6
-        for (int r = 0; r < kRows; ++r) {
-          I h = V::broadcast(x + r * 2 * kUnitColumns);
-          high[s][r][0] = _mm512_dpbusd_epi32(high[s][r][0], w0, h);
-          high[s][r][1] = _mm512_dpbusd_epi32(high[s][r][1], w1, h);
-          I l = V::broadcast(x + r * 2 * kUnitColumns + kUnitColumns);
-          low[s][r][0] = _mm512_dpbusd_epi32(low[s][r][0], w0, l);
-          low[s][r][1] = _mm512_dpbusd_epi32(low[s][r][1], w1, l);
-        }
-        x += 4;
-      }
-    }
-    prefetch(next, kRows * u.format.group / 32);
-    prefetch(next_acc, kRows * kPanelRows / 128 * u.format.group / 32);
-    F s0 = V::load_f(scales), s1 = V::load_f(scales + kLanes);
-    scales += kPanelRows;
-    int block = column / kScaleColumns;
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (int s = 1; s < kSplit; ++s) {
-        for (int v = 0; v < 2; ++v) {
-          high[0][r][v] = V::add32(high[0][r][v], high[s][r][v]);
-          low[0][r][v] = V::add32(low[0][r][v], low[s][r][v]);
-        }
-      }
-      F xs = V::broadcast_f(x_scales + r * (kUnitColumns / kScaleColumns) + block);
-      float* to = acc + r * kPanelRows;
-      I a = V::add32(V::sll32<8>(high[0][r][0]), low[0][r][0]);
-      I b = V::add32(V::sll32<8>(high[0][r][1]), low[0][r][1]);
-      V::store_f(to, V::fma(V::to_float(a), V::mul(s0, xs), V::load_f(to)));
-      V::store_f(to + kLanes, V::fma(V::to_float(b), V::mul(s1, xs), V::load_f(to + kLanes)));
-    }
-  }
-  add_biases<kRows>(u, row);
-}
-
-// The same for more rows: one sum per output, which takes in the high plane, is shifted, and takes
-// in the low plane.
-template <int kRows>
-void byte_tile_in_turn(const IntUnit& u, int row) {
-  const int8_t* x = reinterpret_cast<const int8_t*>(u.x) + row * 2 * kUnitColumns;
-  const float* x_scales = u.x_scales + row * (kUnitColumns / kScaleColumns);
-  int offsets = 2 * kUnitColumns / u.format.group;
-  const float* x_offsets = u.x_sums + row * offsets;
-  float* acc = u.acc + row * kPanelRows;
-  const uint8_t* w = reinterpret_cast<const uint8_t*>(u.panel.values);
-  const float* scales = u.panel.scales;
-  const char* next = reinterpret_cast<const char*>(x + kRows * 2 * kUnitColumns);
-  const char* next_acc = reinterpret_cast<const char*>(acc + kRows * kPanelRows);
-  int fours = u.format.group / 4;
-  for (int column = 0; column < u.columns; column += u.format.group) {
-    I sum[kRows][2];
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = V::zero();
-    auto take_plane = [&](const int8_t* plane) {
+  scaled_tile<kRows>(u, row, [&](int column, I(&sum)[kRows][2]) SPEECH_INLINE_LAMBDA {
+    auto take_plane = [&](const int8_t* plane) SPEECH_INLINE_LAMBDA {
       for (int f = 0; f < fours; ++f) {
         I w0 = V::load(w + f * kFourStep), w1 = V::load(w + f * kFourStep + 4 * kLanes);
-#pragma GCC unroll 12
+#pragma GCC unroll 6
         for (int r = 0; r < kRows; ++r) {
           I v = V::broadcast(plane + r * 2 * kUnitColumns + 4 * f);
-          sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], w0, v);
-          sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], w1, v);
+          sum[r][0] = V::dot_bytes(sum[r][0], w0, v);
+          sum[r][1] = V::dot_bytes(sum[r][1], w1, v);
         }
       }
     };
-    take_plane(x);
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = V::zero();
+    take_plane(x + column);
     if (u.format.offset) {
-#pragma GCC unroll 12
+#pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {
-        I high = V::broadcast(x_offsets + r * offsets);
-        I low = V::broadcast(x_offsets + r * offsets + 1);
-        I offset = V::add32(V::sll32<8>(high), low);
+        I offset = V::broadcast(x_offsets + r * offsets);
         sum[r][0] = V::add32(V::sll32<8>(sum[r][0]), offset);
         sum[r][1] = V::add32(V::sll32<8>(sum[r][1]), offset);
       }
-      x_offsets += 2;
+      ++x_offsets;
     } else {
-#pragma GCC unroll 12
+#pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {
         sum[r][0] = V::sll32<8>(sum[r][0]);
         sum[r][1] = V::sll32<8>(sum[r][1]);
       }
     }
-    take_plane(x + kUnitColumns);
-    x += u.format.group;
+    take_plane(x + kUnitColumns + column);
     w += fours * kFourStep;
-    prefetch(next, kRows * u.format.group / 32);
-    prefetch(next_acc, kRows * kPanelRows / 128 * u.format.group / 32);
-    F s0 = V::load_f(scales), s1 = V::load_f(scales + kLanes);
-    scales += kPanelRows;
-    const float* xs_at = x_scales + column / kScaleColumns;
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      F xs = V::broadcast_f(xs_at + r * (kUnitColumns / kScaleColumns));
-      float* to = acc + r * kPanelRows;
-      V::store_f(to, V::fma(V::to_float(sum[r][0]), V::mul(s0, xs), V::load_f(to)));
-      V::store_f(to + kLanes,
-                 V::fma(V::to_float(sum[r][1]), V::mul(s1, xs), V::load_f(to + kLanes)));
-    }
-  }
-  add_biases<kRows>(u, row);
-}
-
-template <int kRows>
-void byte_tile_of(const IntUnit& u, int row) {
-  if constexpr (kRows <= 4) {
-    byte_tile<kRows, kRows == 1 ? 2 : 1>(u, row);
-  } else {
-    byte_tile_in_turn<kRows>(u, row);
-  }
+  });
 }
 
 template <int... kRows>
 void multiply_bytes(const IntUnit& u, Indices<kRows...>) {
-  static constexpr void (*kTiles[])(const IntUnit&, int) = {byte_tile_of<kRows + 1>...};
+  static constexpr void (*kTiles[])(const IntUnit&, int) = {byte_tile<kRows + 1>...};
   for_tiles(u, kTiles);
 }
 
 void multiply(const IntUnit& u) {
   if (u.format.bytes) {
-    multiply_bytes(u, V::TileRows{});
+    multiply_bytes(u, V::IntRows{});
   } else {
     multiply_words(u);
   }

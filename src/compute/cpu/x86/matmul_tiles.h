@@ -661,37 +661,81 @@ inline void prefetch(const char*& at, int lines) {
   for (int i = 0; i < lines; ++i, at += 64) _mm_prefetch(at, _MM_HINT_T0);
 }
 
+// acc = fma(bias, sum of x, acc) for the biases of a unit.
 template <int kRows>
 inline void add_biases(const IntUnit& u, int row) {
   if (u.format.bias_group == 0) return;
   float* acc = u.acc + row * kPanelRows;
   int stride = kUnitColumns / u.format.bias_group, count = u.columns / u.format.bias_group;
   const float* x_sums = u.x_sums + row * stride;
-  for (int r = 0; r < kRows; ++r, x_sums += stride, acc += kPanelRows) {
-    F a = V::load_f(acc), b = V::load_f(acc + kLanes);
-    for (int g = 0; g < count; ++g) {
-      F xs = V::broadcast_f(x_sums + g);
-      a = V::fma(V::load_f(u.panel.biases + g * kPanelRows), xs, a);
-      b = V::fma(V::load_f(u.panel.biases + g * kPanelRows + kLanes), xs, b);
+  F sum[kRows][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    sum[r][0] = V::load_f(acc + r * kPanelRows);
+    sum[r][1] = V::load_f(acc + r * kPanelRows + kLanes);
+  }
+  const float* biases = u.panel.biases;
+  for (int g = 0; g < count; ++g, biases += kPanelRows) {
+    F b0 = V::load_f(biases), b1 = V::load_f(biases + kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      F xs = V::broadcast_f(x_sums + r * stride + g);
+      sum[r][0] = V::fma(b0, xs, sum[r][0]);
+      sum[r][1] = V::fma(b1, xs, sum[r][1]);
     }
-    V::store_f(acc, a);
-    V::store_f(acc + kLanes, b);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    V::store_f(acc + r * kPanelRows, sum[r][0]);
+    V::store_f(acc + r * kPanelRows + kLanes, sum[r][1]);
   }
 }
 
-// kRows rows of x with the panel. Few rows have too few sums to hide the latency of adding to them:
-// kSplit sums over every kSplit-th pair of columns are kept then (int32, so the order is free).
+// kRows rows of x with the panel: sum_group(column, sums) writes the int32 sums of one group;
+// groups that share a scale of x are added up in registers (where these suffice).
+template <int kRows, typename SumGroup>
+SPEECH_INLINE void scaled_tile(const IntUnit& u, int row, const SumGroup& sum_group) {
+  const float* x_scales = u.x_scales + row * (kUnitColumns / kScaleColumns);
+  float* acc = u.acc + row * kPanelRows;
+  const float* scales = u.panel.scales;
+  const char* next = reinterpret_cast<const char*>(u.x + (row + kRows) * kUnitColumns);
+  const char* next_acc = reinterpret_cast<const char*>(acc + kRows * kPanelRows);
+  prefetch(next_acc, kRows * kPanelRows / 16);
+  for (int block = 0; block < u.columns; block += kScaleColumns, ++x_scales) {
+    F part[kRows][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) part[r][0] = part[r][1] = V::zero_f();
+    int end = block + kScaleColumns < u.columns ? block + kScaleColumns : u.columns;
+    for (int column = block; column < end; column += u.format.group, scales += kPanelRows) {
+      I sum[kRows][2];
+      sum_group(column, sum);
+      prefetch(next, kRows * u.format.group / 32);
+      F s0 = V::load_f(scales), s1 = V::load_f(scales + kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        part[r][0] = V::fma(V::to_float(sum[r][0]), s0, part[r][0]);
+        part[r][1] = V::fma(V::to_float(sum[r][1]), s1, part[r][1]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      F xs = V::broadcast_f(x_scales + r * (kUnitColumns / kScaleColumns));
+      float* to = acc + r * kPanelRows;
+      V::store_f(to, V::fma(part[r][0], xs, V::load_f(to)));
+      V::store_f(to + kLanes, V::fma(part[r][1], xs, V::load_f(to + kLanes)));
+    }
+  }
+  add_biases<kRows>(u, row);
+}
+
+// Words. Few rows have too few sums to hide the latency of adding to them: kSplit sums over every
+// kSplit-th pair of columns are kept then (int32, so the order is free).
 template <int kRows, int kSplit>
 void int_tile(const IntUnit& u, int row) {
   const int16_t* x = u.x + row * kUnitColumns;
-  const float* x_scales = u.x_scales + row * (kUnitColumns / kScaleColumns);
-  float* acc = u.acc + row * kPanelRows;
   const int16_t* w = u.panel.values;
-  const float* scales = u.panel.scales;
   int pairs = u.format.group / 2;
-  const char* next = reinterpret_cast<const char*>(x + kRows * kUnitColumns);
-  const char* next_acc = reinterpret_cast<const char*>(acc + kRows * kPanelRows);
-  for (int column = 0; column < u.columns; column += u.format.group) {
+  scaled_tile<kRows>(u, row, [&](int, I(&sums)[kRows][2]) SPEECH_INLINE_LAMBDA {
     I sum[kSplit][kRows][2];
 #pragma GCC unroll 4
     for (int s = 0; s < kSplit; ++s) {
@@ -712,11 +756,6 @@ void int_tile(const IntUnit& u, int row) {
         x += 2;
       }
     }
-    prefetch(next, kRows * u.format.group / 32);
-    prefetch(next_acc, kRows * kPanelRows / 128 * u.format.group / 32);
-    F s0 = V::load_f(scales), s1 = V::load_f(scales + kLanes);
-    scales += kPanelRows;
-    int block = column / kScaleColumns;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -724,14 +763,10 @@ void int_tile(const IntUnit& u, int row) {
         sum[0][r][0] = V::add32(sum[0][r][0], sum[s][r][0]);
         sum[0][r][1] = V::add32(sum[0][r][1], sum[s][r][1]);
       }
-      F xs = V::broadcast_f(x_scales + r * (kUnitColumns / kScaleColumns) + block);
-      float* to = acc + r * kPanelRows;
-      V::store_f(to, V::fma(V::to_float(sum[0][r][0]), V::mul(s0, xs), V::load_f(to)));
-      V::store_f(to + kLanes,
-                 V::fma(V::to_float(sum[0][r][1]), V::mul(s1, xs), V::load_f(to + kLanes)));
+      sums[r][0] = sum[0][r][0];
+      sums[r][1] = sum[0][r][1];
     }
-  }
-  add_biases<kRows>(u, row);
+  });
 }
 
 template <int kRows>
@@ -771,16 +806,16 @@ void float_tile(const FloatUnit& u, int row) {
 template <int kRows>
 struct Multiply {
   static constexpr bool kTakesScales = V::kBytes;  // has put_scaled()
-  IntUnit u;  // scales and biases, from this register's rows on
-  int shift;  // 1 << shift columns are a group
-  F acc[kRows];
-  I sum[kRows], low[kRows];  // of a group so far; bytes: of the high plane, of the low one
+  IntUnit u;                  // scales and biases, from this register's rows on
+  int shift;                  // 1 << shift columns are a group
+  F acc[kRows], part[kRows];  // part: of the columns that share a scale of x, so far
+  I sum[kRows], low[kRows];   // of a group so far; bytes: of the high plane, of the low one
 
   SPEECH_INLINE Multiply(const IntUnit& unit)
       : u(unit), shift(__builtin_ctz(static_cast<unsigned>(unit.format.group))) {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      acc[r] = V::zero_f();
+      acc[r] = part[r] = V::zero_f();
       sum[r] = low[r] = V::zero();
     }
   }
@@ -824,10 +859,9 @@ struct Multiply {
       });
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        int offset[2];
-        __builtin_memcpy(offset, u.x_sums + 2 * ((r * kUnitColumns + column) / 16 + half.value), 8);
         part[r] = V::add32(V::template sll32<8>(high[r]), part[r]);
-        part[r] = V::add32(part[r], V::set32(256 * offset[0] + offset[1]));
+        part[r] = V::add32(part[r],
+                           V::broadcast(u.x_sums + (r * kUnitColumns + column) / 16 + half.value));
         sum[r] = V::add32(sum[r], V::mul32(part[r], half.value == 0 ? first : last));
       }
     });
@@ -842,19 +876,26 @@ struct Multiply {
     for (int r = 0; r < kRows; ++r) {
       if constexpr (L::kBytes) sum[r] = V::add32(V::template sll32<8>(sum[r]), low[r]);
       if constexpr (L::kOffset) {
-        int offset[2];
-        __builtin_memcpy(offset, u.x_sums + 2 * (r * (kUnitColumns / L::kGroup) + group), 8);
-        sum[r] = V::add32(sum[r], V::set32(256 * offset[0] + offset[1]));
+        sum[r] = V::add32(sum[r], V::broadcast(u.x_sums + r * (kUnitColumns / L::kGroup) + group));
       }
-      F xs =
-          V::broadcast_f(u.x_scales + r * (kUnitColumns / kScaleColumns) + column / kScaleColumns);
-      acc[r] = V::fma(V::to_float(sum[r]), V::mul(scale, xs), acc[r]);
+      part[r] = V::fma(V::to_float(sum[r]), scale, part[r]);
       sum[r] = low[r] = V::zero();
+    }
+    if ((column + 32) % kScaleColumns == 0) finish_block(column / kScaleColumns);
+  }
+
+  SPEECH_INLINE void finish_block(int block) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      F xs = V::broadcast_f(u.x_scales + r * (kUnitColumns / kScaleColumns) + block);
+      acc[r] = V::fma(part[r], xs, acc[r]);
+      part[r] = V::zero_f();
     }
   }
 
-  // The unit's biases.
+  // What is left of a last, short block, and the unit's biases.
   SPEECH_INLINE void finish_unit() {
+    if (u.columns % kScaleColumns != 0) finish_block(u.columns / kScaleColumns);
     if (u.format.bias_group == 0) return;
     int stride = kUnitColumns / u.format.bias_group, count = u.columns / u.format.bias_group;
     for (int g = 0; g < count; ++g) {
@@ -956,7 +997,7 @@ void multiply_words(const IntUnit& u, Indices<kRows...>) {
   for_tiles(u, kTiles);
 }
 void multiply_words(const IntUnit& u) {
-  multiply_words(u, V::TileRows{});
+  multiply_words(u, V::IntRows{});
 }
 
 template <int... kRows>
@@ -965,7 +1006,7 @@ void multiply_float(const FloatUnit& u, Indices<kRows...>) {
   for_tiles(u, kTiles);
 }
 void multiply_float(const FloatUnit& u) {
-  multiply_float(u, V::TileRows{});
+  multiply_float(u, V::FloatRows{});
 }
 
 // ---------------------------------------------------------------- quantizing
