@@ -12,6 +12,14 @@ namespace {
 
 // Rows of x that share one unpacking of a panel and whose f32 sums wait in the second-level cache.
 constexpr int64_t kChunkRows = 384;
+// From so many rows on, multiplying a unit takes longer than reading the next one from memory.
+constexpr int kManyRows = 64;
+// Rows of x multiplied between two requests for parts of the next unit: whole tiles of every
+// kernel.
+constexpr int kRowsPerRequest = 48;
+// Rows of the result that are asked for before they are written: they lie far apart, and a
+// processor does not see that they will be needed.
+constexpr int64_t kOutputAhead = 8;
 
 // Sums of one group must stay inside int32 whatever the codes and activations are:
 constexpr bool sums_fit(int64_t group, int64_t largest_code, int64_t x_max) {
@@ -97,6 +105,37 @@ class Pieces {
  private:
   std::byte* data_;
   size_t used_ = 0;
+};
+
+// The bytes of a unit in rows of the matrix: asked for line by line, some at a time.
+class UnitLines {
+ public:
+  // Columns [col, col + columns) of `rows` rows from `row` on.
+  UnitLines(const PackedRows& w, int64_t row, int64_t rows, int64_t col, int64_t columns)
+      : row_bytes_(w.row_bytes) {
+    const int64_t begin = col * w.row_bytes / w.cols;
+    const int64_t end = (col + columns) * w.row_bytes / w.cols;
+    at_ = w.data + row * w.row_bytes + begin;
+    lines_ = (end - begin + 63) / 64 + 1;  // rows begin anywhere in a line
+    left_ = rows * lines_;
+    last_ = end - begin - 1;
+  }
+
+  int64_t left() const { return left_; }
+
+  void ask(int64_t count) {
+    for (count = std::min(count, left_); count > 0; --count, --left_) {
+      __builtin_prefetch(at_ + std::min(line_ * 64, last_));
+      if (++line_ == lines_) {
+        line_ = 0;
+        at_ += row_bytes_;
+      }
+    }
+  }
+
+ private:
+  const uint8_t* at_;
+  int64_t row_bytes_, lines_, last_, left_ = 0, line_ = 0;
 };
 
 // One call: rows of x in chunks, each chunk packed once and then multiplied panel by panel.
@@ -264,30 +303,63 @@ class Product {
                       {mine.panel, format_, unit_, x_, x_scales_, x_sums_, mine.acc, count});
       }
     } else {
-      multiply_units(w, first_row, next, begin, count, mine);
+      multiply_units(w, first_row, next, following, begin, count, mine);
     }
     int64_t columns = std::min(panel_rows, args_.w.rows - row);
     if (any_odd_) multiply_odd(row, columns, begin, end, mine);
     finish(row, columns, begin, end, mine.acc);
   }
 
-  void multiply_units(const PackedRows& w, int64_t row, Next next, int64_t begin, int count,
-                      const PerThread& mine) {
+  void multiply_units(const PackedRows& w, int64_t row, Next next, int64_t following, int64_t begin,
+                      int count, const PerThread& mine) {
     next.scales = next.biases = nullptr;                              // small
     int64_t step = w.row_bytes * table_.panel_rows * unit_ / w.cols;  // bytes of a unit
     std::memset(mine.acc, 0, sizeof(float) * count * table_.panel_rows);
+    // Few rows: what is asked for while a unit is unpacked, in the order of the addresses, is there
+    // when it is needed. Many: it would be gone by then, so the unit that comes next is asked for
+    // while this one is multiplied.
+    bool many = count >= kManyRows;
     for (int64_t u = 0; u < units_; ++u) {
       int64_t at = u * most_ + begin;
       int columns = columns_of(u);
       if (float_) {
-        table_.unpack_float(w, row, u * unit_, columns, next, mine.float_panel);
-        table_.multiply_float({mine.float_panel, columns, x_float_ + at * unit_, mine.acc, count});
+        table_.unpack_float(w, row, u * unit_, columns, many ? Next{} : next, mine.float_panel);
       } else {
-        table_.unpack(w, format_, row, u * unit_, columns, next, mine.panel);
-        table_.multiply({mine.panel, format_, columns, x_ + at * unit_, x_scales_ + at * kScales,
-                         x_sums_ + at * sums_, mine.acc, count});
+        table_.unpack(w, format_, row, u * unit_, columns, many ? Next{} : next, mine.panel);
       }
-      if (next.data) next.data += step;
+      if (!many) {
+        multiply_unit(at, columns, mine.acc, count, mine);
+        if (next.data) next.data += step;
+        continue;
+      }
+      UnitLines ahead = next_unit(w, row, u, following);
+      int64_t requests = (count + kRowsPerRequest - 1) / kRowsPerRequest;
+      int64_t lines = (ahead.left() + requests - 1) / requests;
+      for (int r = 0; r < count; r += kRowsPerRequest) {
+        ahead.ask(lines);
+        multiply_unit(at + r, columns, mine.acc + r * table_.panel_rows,
+                      std::min(kRowsPerRequest, count - r), mine);
+      }
+    }
+  }
+
+  // The unit after unit `u` of the panel at `row`: the first of panel `following` at the end.
+  UnitLines next_unit(const PackedRows& w, int64_t row, int64_t u, int64_t following) const {
+    if (u + 1 < units_) {
+      return UnitLines(w, row, table_.panel_rows, (u + 1) * unit_, columns_of(u + 1));
+    }
+    int64_t first = std::min(following * table_.panel_rows, w_.rows);
+    return UnitLines(w_, first, std::min<int64_t>(table_.panel_rows, w_.rows - first), 0,
+                     columns_of(0));
+  }
+
+  // Rows of x from `at` (in units' rows) on with the unit in the panel.
+  void multiply_unit(int64_t at, int columns, float* acc, int count, const PerThread& mine) {
+    if (float_) {
+      table_.multiply_float({mine.float_panel, columns, x_float_ + at * unit_, acc, count});
+    } else {
+      table_.multiply({mine.panel, format_, columns, x_ + at * unit_, x_scales_ + at * kScales,
+                       x_sums_ + at * sums_, acc, count});
     }
   }
 
@@ -312,6 +384,7 @@ class Product {
     for (int64_t r = begin; r < end; ++r, acc += table_.panel_rows) {
       int64_t i = first_ + r;
       float* out = args_.out + i * args_.out_stride + row;
+      if (r + kOutputAhead < end) ask_for_row(i + kOutputAhead, row, columns);
       if (plain) {
         std::memcpy(out, acc, sizeof(float) * columns);
         continue;
@@ -321,6 +394,17 @@ class Product {
                        args_.add ? args_.add + i * args_.add_stride + row : nullptr,
                        args_.activation, args_.scale};
       elementwise.epilogue(out, acc, e, columns);
+    }
+  }
+
+  // What finish() reads and writes of a row.
+  void ask_for_row(int64_t i, int64_t row, int64_t columns) const {
+    for (int64_t c = 0; c < columns; c += 16) {
+      __builtin_prefetch(args_.out + i * args_.out_stride + row + c, 1);
+      if (args_.multiply) __builtin_prefetch(args_.multiply + i * args_.multiply_stride + row + c);
+      if (args_.add && args_.add != args_.out) {
+        __builtin_prefetch(args_.add + i * args_.add_stride + row + c);
+      }
     }
   }
 
