@@ -495,8 +495,9 @@ struct ConvCase {
 
 TEST_P(KernelsTest, ConvolutionsOfOddSizes) {
   std::vector<ConvCase> cases;
-  for (int64_t c : {1, 3, 16, 31, 64, 100}) {
+  for (int64_t c : {1, 3, 16, 31, 64, 100, 200}) {
     cases.push_back({1, 40, c, c, 1, 9, 1, 4});
+    cases.push_back({1, 29, c, c, 1, 5, 1, 2});
     cases.push_back({1, 3, c, c, 1, 9, 1, 4});
     cases.push_back({1, 25, c, c, 1, 4, 1, 3});
     cases.push_back({33, 17, c, c, 3, 3, 2, 1});
@@ -536,16 +537,20 @@ TEST_P(KernelsTest, ConvolutionsOfOddSizes) {
           std::vector<float>& out = results[use_fast];
           out.assign(args.out_h * args.out_row, 99.0f);
           args.out = out.data();
-          std::vector<float> scratch(
-              (depthwise ? table.depthwise_scratch(args) : table.conv2d_scratch(args)) / 4 + 1);
+          args.filter_channels = depthwise ? 1 : c.in_channels;
+          std::vector<float> packed(table.packed_bytes(args) / 4 + 16);
+          args.packed = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(packed.data()) + 63) &
+                                                 ~uintptr_t{63});
+          table.pack_filters(args, 0, c.out_channels);
           auto kernel = depthwise ? table.depthwise : table.conv2d;
-          // Cut at odd places, as tiles would.
-          for (int64_t c0 = 0; c0 < c.out_channels; c0 += table.conv_channels) {
-            int64_t c1 = std::min(c.out_channels, c0 + table.conv_channels);
+          // Cut at odd places, as tiles would, and between blocks of channels.
+          int64_t c_cut = std::min(c.out_channels, table.conv_channels);
+          for (auto [c0, c1] : {std::pair{int64_t{0}, c_cut}, std::pair{c_cut, c.out_channels}}) {
+            if (c0 == c1) continue;
             int64_t y = args.out_h / 2, x_cut = args.out_w / 3;
-            kernel(args, c0, c1, 0, y, 0, args.out_w, scratch.data());
-            kernel(args, c0, c1, y, args.out_h, 0, x_cut, scratch.data());
-            kernel(args, c0, c1, y, args.out_h, x_cut, args.out_w, scratch.data());
+            kernel(args, c0, c1, 0, y, 0, args.out_w);
+            kernel(args, c0, c1, y, args.out_h, 0, x_cut);
+            kernel(args, c0, c1, y, args.out_h, x_cut, args.out_w);
           }
         }
         for (size_t i = 0; i < results[0].size(); ++i) {

@@ -544,7 +544,7 @@ class CpuBackend final : public Backend {
     args.kernel_h = 1;
     args.kernel_w = w.dim(1);
     args.pad_left = pad_left;
-    run_conv(args, kernels_.depthwise_scratch, kernels_.depthwise);
+    run_conv(args, 1, kernels_.depthwise);
   }
 
   void conv2d(const Tensor& out, const Tensor& x, const Tensor& w, const Tensor& bias, int kernel,
@@ -556,7 +556,7 @@ class CpuBackend final : public Backend {
            "w", w);
     ConvArgs args = conv_args(op, out, x, bias, activation);
     set_square(op, args, w, kernel, stride, pad, out, x);
-    run_conv(args, kernels_.conv2d_scratch, kernels_.conv2d);
+    run_conv(args, args.in_channels, kernels_.conv2d);
   }
 
   void depthwise_conv2d(const Tensor& out, const Tensor& x, const Tensor& w, const Tensor& bias,
@@ -567,7 +567,7 @@ class CpuBackend final : public Backend {
            op, "out [h', w', c], x [h, w, c], w [c, kernel, kernel]", "out", out, "x", x, "w", w);
     ConvArgs args = conv_args(op, out, x, bias, activation);
     set_square(op, args, w, kernel, stride, pad, out, x);
-    run_conv(args, kernels_.depthwise_scratch, kernels_.depthwise);
+    run_conv(args, 1, kernels_.depthwise);
   }
 
   // ---- recurrent ----
@@ -842,25 +842,33 @@ class CpuBackend final : public Backend {
            op, "h' = (h + 2 pad - kernel) / stride + 1, w' likewise", "out", out, "x", x);
   }
 
-  void run_conv(const ConvArgs& args, size_t (*scratch_bytes)(const ConvArgs&),
-                decltype(Kernels::conv2d) kernel) {
+  void run_conv(ConvArgs args, int64_t filter_channels, decltype(Kernels::conv2d) kernel) {
     if (args.out_h * args.out_w * args.out_channels == 0) return;
     std::lock_guard lock(mutex_);
-    scratch_.reserve_threads(scratch_bytes(args));
-    // Tiles: some channels times about kPlaces output places (a tile arranges its filters first:
-    // many places per tile), whole rows of an image where they are short.
-    constexpr int64_t kPlaces = 1024;
-    int64_t step_c = kernels_.conv_channels;
-    int64_t step_x = std::min(args.out_w, kPlaces);
-    int64_t step_y = std::max<int64_t>(1, kPlaces / step_x);
+    args.filter_channels = filter_channels;
+    scratch_.reserve_shared(kernels_.packed_bytes(args));
+    args.packed = scratch_.shared_as<float>();
+    int64_t block = kernels_.conv_channels;
+    pool_.run(tiles_of(args.out_channels, block), [&](int64_t tile, int) {
+      kernels_.pack_filters(args, tile * block, std::min(args.out_channels, (tile + 1) * block));
+    });
+    // Tiles: all channels that lie side by side, as long as their filters stay in the second-level
+    // cache, times some output places; whole rows of an image where they are short.
+    constexpr int64_t kValues = 32768, kFilters = 65536;
+    int64_t taps = args.kernel_h * args.kernel_w * filter_channels;
+    int64_t blocks = std::max<int64_t>(1, kFilters / (taps * block));
+    int64_t step_c = std::min(blocks * block, args.out_channels);
+    int64_t places = std::max<int64_t>(1, kValues / step_c);
+    int64_t step_x = std::min(args.out_w, places);
+    int64_t step_y = std::max<int64_t>(1, places / step_x);
     int64_t tiles_c = tiles_of(args.out_channels, step_c), tiles_x = tiles_of(args.out_w, step_x);
     int64_t tiles_y = tiles_of(args.out_h, step_y);
-    pool_.run(tiles_c * tiles_x * tiles_y, [&](int64_t tile, int thread) {
+    pool_.run(tiles_c * tiles_x * tiles_y, [&](int64_t tile, int) {
       int64_t c = tile % tiles_c * step_c;
       int64_t x = tile / tiles_c % tiles_x * step_x;
       int64_t y = tile / tiles_c / tiles_x * step_y;
       kernel(args, c, std::min(args.out_channels, c + step_c), y, std::min(args.out_h, y + step_y),
-             x, std::min(args.out_w, x + step_x), scratch_.thread(thread));
+             x, std::min(args.out_w, x + step_x));
     });
   }
 

@@ -57,8 +57,10 @@ struct ConvArgs {
   float* out;
   const float* x;
   const float* w;     // [out_channels, in_channels * kernel_h * kernel_w], or depthwise [c, kh, kw]
+  float* packed;      // what pack_filters() has made of w and bias
   const float* bias;  // null: none
   int64_t h, w_in, in_channels, x_row, x_col;
+  int64_t filter_channels;  // in_channels, or depthwise 1
   int64_t out_h, out_w, out_channels, out_row, out_col;
   int64_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left;
   Activation activation;
@@ -96,14 +98,15 @@ struct Kernels {
   void (*attention)(const AttentionArgs& args, int64_t kv_head, int64_t begin, int64_t end,
                     void* scratch);
 
-  // ---- convolutions: output channels [c0, c1), output rows [y0, y1), columns [x0, x1) ----
-  int64_t conv_channels;  // output channels per tile that serve best
-  size_t (*conv2d_scratch)(const ConvArgs& args);
+  // ---- convolutions: output channels [c0, c1), output rows [y0, y1), columns [x0, x1); filters
+  // are packed first, into args.packed, 64-byte aligned ----
+  int64_t conv_channels;  // c0 is a multiple of this
+  size_t (*packed_bytes)(const ConvArgs& args);
+  void (*pack_filters)(const ConvArgs& args, int64_t c0, int64_t c1);
   void (*conv2d)(const ConvArgs& args, int64_t c0, int64_t c1, int64_t y0, int64_t y1, int64_t x0,
-                 int64_t x1, void* scratch);
-  size_t (*depthwise_scratch)(const ConvArgs& args);
+                 int64_t x1);
   void (*depthwise)(const ConvArgs& args, int64_t c0, int64_t c1, int64_t y0, int64_t y1,
-                    int64_t x0, int64_t x1, void* scratch);
+                    int64_t x0, int64_t x1);
 };
 
 extern const Kernels kScalarKernels;

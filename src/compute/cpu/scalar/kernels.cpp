@@ -246,15 +246,16 @@ void attention(const AttentionArgs& args, int64_t kv_head, int64_t begin, int64_
   }
 }
 
-size_t no_scratch(const ConvArgs&) {
+size_t packed_bytes(const ConvArgs&) {
   return 0;
 }
+void pack_filters(const ConvArgs&, int64_t, int64_t) {}
 
 template <bool kDepthwise>
 void convolve(const ConvArgs& args, int64_t c0, int64_t c1, int64_t y0, int64_t y1, int64_t x0,
-              int64_t x1, void*) {
+              int64_t x1) {
   int64_t taps = args.kernel_h * args.kernel_w;
-  int64_t channels = kDepthwise ? 1 : args.in_channels;
+  int64_t channels = args.filter_channels;
   for (int64_t y = y0; y < y1; ++y) {
     for (int64_t x = x0; x < x1; ++x) {
       for (int64_t c = c0; c < c1; ++c) {
@@ -302,9 +303,9 @@ const Kernels kScalarKernels = {
     .attention_scratch = attention_scratch,
     .attention = attention,
     .conv_channels = 64,
-    .conv2d_scratch = no_scratch,
+    .packed_bytes = packed_bytes,
+    .pack_filters = pack_filters,
     .conv2d = convolve<false>,
-    .depthwise_scratch = no_scratch,
     .depthwise = convolve<true>,
 };
 

@@ -13,29 +13,38 @@ namespace {
 constexpr int kConvVectors = 4 * 16 / kLanes;  // vectors of a tile's 64 channels
 constexpr int kConvChannels = kConvVectors * kLanes;
 
-size_t depthwise_scratch(const ConvArgs& args) {
-  return sizeof(float) * static_cast<size_t>(args.kernel_h * args.kernel_w + 1) * kConvChannels;
+// Blocks of kConvChannels channels: [tap][ci][channel], then the biases, zeros for channels that
+// are not there; behind the blocks a row of zeros.
+inline int64_t block_floats(const ConvArgs& args) {
+  return (args.kernel_h * args.kernel_w * args.filter_channels + 1) * kConvChannels;
+}
+inline int64_t blocks_of(const ConvArgs& args) {
+  return (args.out_channels + kConvChannels - 1) / kConvChannels;
 }
 
-size_t conv2d_scratch(const ConvArgs& args) {
-  int64_t taps = args.kernel_h * args.kernel_w;
+size_t packed_bytes(const ConvArgs& args) {
   return sizeof(float) *
-         static_cast<size_t>((taps * args.in_channels + 1) * kConvChannels + args.in_channels);
+         static_cast<size_t>(blocks_of(args) * block_floats(args) + args.filter_channels);
 }
 
-// packed[tap][ci][channel] and after it the biases; zeros for channels beyond c1.
-inline void pack_filters(const ConvArgs& args, int64_t in_channels, int64_t c0, int64_t c1,
-                         float* packed) {
-  int64_t taps = args.kernel_h * args.kernel_w;
-  for (int64_t c = 0; c < kConvChannels; ++c) {
-    bool there = c0 + c < c1;
-    const float* w = args.w + (c0 + c) * in_channels * taps;
-    for (int64_t ci = 0; ci < in_channels; ++ci) {
-      for (int64_t tap = 0; tap < taps; ++tap) {
-        packed[(tap * in_channels + ci) * kConvChannels + c] = there ? w[ci * taps + tap] : 0.0f;
+void pack_filters(const ConvArgs& args, int64_t c0, int64_t c1) {
+  int64_t taps = args.kernel_h * args.kernel_w, channels = args.filter_channels;
+  for (; c0 < c1; c0 += kConvChannels) {
+    float* packed = args.packed + c0 / kConvChannels * block_floats(args);
+    for (int64_t c = 0; c < kConvChannels; ++c) {
+      bool there = c0 + c < args.out_channels;
+      const float* w = args.w + (c0 + c) * channels * taps;
+      for (int64_t ci = 0; ci < channels; ++ci) {
+        for (int64_t tap = 0; tap < taps; ++tap) {
+          packed[(tap * channels + ci) * kConvChannels + c] = there ? w[ci * taps + tap] : 0.0f;
+        }
       }
+      packed[taps * channels * kConvChannels + c] = there && args.bias ? args.bias[c0 + c] : 0.0f;
     }
-    packed[taps * in_channels * kConvChannels + c] = there && args.bias ? args.bias[c0 + c] : 0.0f;
+  }
+  if (c1 >= args.out_channels) {
+    float* zeros = args.packed + blocks_of(args) * block_floats(args);
+    for (int64_t ci = 0; ci < channels; ++ci) zeros[ci] = 0;
   }
 }
 
@@ -51,33 +60,76 @@ inline void finish_places(const ConvArgs& args, float* out, int64_t count, int64
   }
 }
 
-// kPlaces outputs along x whose taps all lie inside; one vector of channels, n of its lanes.
-template <int kPlaces, bool kWhole>
+// A vector of channels: n lanes of it are there, all with kWhole.
+template <bool kWhole>
+inline F load_lanes(const float* p, int64_t n) {
+  return kWhole ? load(p) : load_n(p, n);
+}
+template <bool kWhole>
+inline void store_lanes(float* p, F v, int64_t n) {
+  if (kWhole) {
+    store(p, v);
+  } else {
+    store_n(p, v, n);
+  }
+}
+
+// kPlaces outputs along x whose taps all lie inside. kTaps: a single row of so many taps, one place
+// apart, so that each input is loaded once; 0: any kernel.
+template <int kPlaces, int kTaps, bool kWhole>
 inline void depthwise_places(const ConvArgs& args, const float* in, const float* w, F bias,
                              float* out, int64_t n) {
   F sum[kPlaces];
 #pragma GCC unroll 8
   for (int p = 0; p < kPlaces; ++p) sum[p] = bias;
-  int64_t step = args.stride_w * args.x_col;
-  for (int64_t ky = 0; ky < args.kernel_h; ++ky) {
-    for (int64_t kx = 0; kx < args.kernel_w; ++kx, w += kConvChannels) {
-      F tap = load(w);
-      const float* x = in + ky * args.x_row + kx * args.x_col;
+  if constexpr (kTaps > 0) {
+    F tap[kTaps];
+#pragma GCC unroll 16
+    for (int k = 0; k < kTaps; ++k) tap[k] = load(w + k * kConvChannels);
+#pragma GCC unroll 32
+    for (int r = 0; r < kPlaces + kTaps - 1; ++r) {
+      F x = load_lanes<kWhole>(in + r * args.x_col, n);
 #pragma GCC unroll 8
       for (int p = 0; p < kPlaces; ++p) {
-        sum[p] = fma(kWhole ? load(x + p * step) : load_n(x + p * step, n), tap, sum[p]);
+        if (r - p >= 0 && r - p < kTaps) sum[p] = fma(x, tap[r - p], sum[p]);
+      }
+    }
+  } else {
+    int64_t step = args.stride_w * args.x_col;
+    for (int64_t ky = 0; ky < args.kernel_h; ++ky) {
+      for (int64_t kx = 0; kx < args.kernel_w; ++kx, w += kConvChannels) {
+        F tap = load(w);
+        const float* x = in + ky * args.x_row + kx * args.x_col;
+#pragma GCC unroll 8
+        for (int p = 0; p < kPlaces; ++p) {
+          sum[p] = fma(load_lanes<kWhole>(x + p * step, n), tap, sum[p]);
+        }
       }
     }
   }
 #pragma GCC unroll 8
   for (int p = 0; p < kPlaces; ++p) {
-    F v = relu_if(sum[p], args.activation);
-    if (kWhole) {
-      store(out + p * args.out_col, v);
-    } else {
-      store_n(out + p * args.out_col, v, n);
+    store_lanes<kWhole>(out + p * args.out_col, relu_if(sum[p], args.activation), n);
+  }
+}
+
+// One output of which some taps lie outside.
+template <bool kWhole>
+inline void depthwise_border(const ConvArgs& args, int64_t channel, const float* w, F bias,
+                             int64_t y, int64_t x, int64_t n) {
+  F sum = bias;
+  for (int64_t ky = 0; ky < args.kernel_h; ++ky) {
+    int64_t in_y = y * args.stride_h + ky - args.pad_top;
+    if (in_y < 0 || in_y >= args.h) continue;
+    for (int64_t kx = 0; kx < args.kernel_w; ++kx) {
+      int64_t in_x = x * args.stride_w + kx - args.pad_left;
+      if (in_x < 0 || in_x >= args.w_in) continue;
+      sum = fma(load_lanes<kWhole>(args.x + in_y * args.x_row + in_x * args.x_col + channel, n),
+                load(w + (ky * args.kernel_w + kx) * kConvChannels), sum);
     }
   }
+  store_lanes<kWhole>(args.out + y * args.out_row + x * args.out_col + channel,
+                      relu_if(sum, args.activation), n);
 }
 
 // The outputs [x0, x1) of a row whose taps lie inside the image in x.
@@ -95,69 +147,55 @@ inline Inside inside(const ConvArgs& args, int64_t x0, int64_t x1) {
   return {begin, end};
 }
 
-template <bool kWhole>
-void depthwise_row(const ConvArgs& args, const float* packed, int64_t c, int64_t n, F bias,
-                   int64_t channel, int64_t y, int64_t x0, int64_t x1) {
-  const float* w = packed + c;
-  float* row = args.out + y * args.out_row + channel;
-  int64_t in_y = y * args.stride_h - args.pad_top;
-  bool rows_inside = in_y >= 0 && in_y + args.kernel_h <= args.h;
-  Inside middle = rows_inside ? inside(args, x0, x1) : Inside{x1, x1};
-  const float* image = args.x + channel;
-  auto at_border = [&](int64_t x) {
-    F sum = bias;
-    for (int64_t ky = 0; ky < args.kernel_h; ++ky) {
-      if (in_y + ky < 0 || in_y + ky >= args.h) continue;
-      for (int64_t kx = 0; kx < args.kernel_w; ++kx) {
-        int64_t in_x = x * args.stride_w + kx - args.pad_left;
-        if (in_x < 0 || in_x >= args.w_in) continue;
-        const float* p = image + (in_y + ky) * args.x_row + in_x * args.x_col;
-        sum = fma(kWhole ? load(p) : load_n(p, n),
-                  load(w + (ky * args.kernel_w + kx) * kConvChannels), sum);
-      }
-    }
-    sum = relu_if(sum, args.activation);
-    if (kWhole) {
-      store(row + x * args.out_col, sum);
+// Channels [c0, c1) of kPlaces outputs: the rows of the image are read and written in order.
+template <int kPlaces, int kTaps>
+void depthwise_group(const ConvArgs& args, int64_t c0, int64_t c1, int64_t y, int64_t x,
+                     bool border) {
+  int64_t taps = args.kernel_h * args.kernel_w;
+  const float* in = args.x + (y * args.stride_h - args.pad_top) * args.x_row +
+                    (x * args.stride_w - args.pad_left) * args.x_col;
+  float* out = args.out + y * args.out_row + x * args.out_col;
+  for (int64_t c = c0; c < c1; c += kLanes) {
+    const float* w = args.packed + c / kConvChannels * block_floats(args) + c % kConvChannels;
+    F bias = load(w + taps * kConvChannels);
+    int64_t n = c1 - c;
+    if (border) {
+      auto place = n >= kLanes ? depthwise_border<true> : depthwise_border<false>;
+      place(args, c, w, bias, y, x, n);
+    } else if (n >= kLanes) {
+      depthwise_places<kPlaces, kTaps, true>(args, in + c, w, bias, out + c, n);
     } else {
-      store_n(row + x * args.out_col, sum, n);
+      depthwise_places<kPlaces, kTaps, false>(args, in + c, w, bias, out + c, n);
     }
-  };
-  int64_t x = x0;
-  for (; x < middle.begin; ++x) at_border(x);
-  auto start = [&](int64_t place) {
-    return image + in_y * args.x_row + (place * args.stride_w - args.pad_left) * args.x_col;
-  };
-  for (; x + 8 <= middle.end; x += 8) {
-    depthwise_places<8, kWhole>(args, start(x), w, bias, row + x * args.out_col, n);
   }
-  for (; x < middle.end; ++x) {
-    depthwise_places<1, kWhole>(args, start(x), w, bias, row + x * args.out_col, n);
+  finish_places(args, out + c0, kPlaces, c1 - c0);
+}
+
+template <int kTaps>
+void depthwise_rows(const ConvArgs& args, int64_t c0, int64_t c1, int64_t y0, int64_t y1,
+                    int64_t x0, int64_t x1) {
+  constexpr int kPlaces = 8;
+  for (int64_t y = y0; y < y1; ++y) {
+    int64_t in_y = y * args.stride_h - args.pad_top;
+    bool rows_inside = in_y >= 0 && in_y + args.kernel_h <= args.h;
+    Inside middle = rows_inside ? inside(args, x0, x1) : Inside{x1, x1};
+    int64_t x = x0;
+    for (; x < middle.begin; ++x) depthwise_group<1, 0>(args, c0, c1, y, x, true);
+    for (; x + kPlaces <= middle.end; x += kPlaces) {
+      depthwise_group<kPlaces, kTaps>(args, c0, c1, y, x, false);
+    }
+    for (; x < middle.end; ++x) depthwise_group<1, 0>(args, c0, c1, y, x, false);
+    for (; x < x1; ++x) depthwise_group<1, 0>(args, c0, c1, y, x, true);
   }
-  for (; x < x1; ++x) at_border(x);
 }
 
 void depthwise(const ConvArgs& args, int64_t c0, int64_t c1, int64_t y0, int64_t y1, int64_t x0,
-               int64_t x1, void* scratch) {
-  float* packed = static_cast<float*>(scratch);
-  pack_filters(args, 1, c0, c1, packed);
-  const float* biases = packed + args.kernel_h * args.kernel_w * kConvChannels;
-  // Pieces of a row that stay in the first-level cache while the channels go by.
-  constexpr int64_t kPiece = 64;
-  for (int64_t y = y0; y < y1; ++y) {
-    for (int64_t x = x0; x < x1; x += kPiece) {
-      int64_t end = x + kPiece < x1 ? x + kPiece : x1;
-      for (int64_t c = 0; c < c1 - c0; c += kLanes) {
-        int64_t n = c1 - c0 - c;
-        if (n >= kLanes) {
-          depthwise_row<true>(args, packed, c, kLanes, load(biases + c), c0 + c, y, x, end);
-        } else {
-          depthwise_row<false>(args, packed, c, n, load(biases + c), c0 + c, y, x, end);
-        }
-      }
-      finish_places(args, args.out + y * args.out_row + x * args.out_col + c0, end - x, c1 - c0);
-    }
-  }
+               int64_t x1) {
+  bool row = args.kernel_h == 1 && args.stride_w == 1;
+  auto rows = row && args.kernel_w == 9   ? depthwise_rows<9>  // FastConformer's
+              : row && args.kernel_w == 5 ? depthwise_rows<5>
+                                          : depthwise_rows<0>;
+  rows(args, c0, c1, y0, y1, x0, x1);
 }
 
 // kTileRows places times kTileVectors... vectors of output channels; ins: the places' first taps.
@@ -194,14 +232,11 @@ inline void full_places(const ConvArgs& args, const float* const (&ins)[kPlaces]
 }
 
 void conv2d(const ConvArgs& args, int64_t c0, int64_t c1, int64_t y0, int64_t y1, int64_t x0,
-            int64_t x1, void* scratch) {
+            int64_t x1) {
   // 6 places x 4 vectors, or 6 x 2 with half the registers.
   constexpr int kPlaces = 6, kVectors = kLanes == 16 ? 4 : 2;
-  float* packed = static_cast<float*>(scratch);
-  pack_filters(args, args.in_channels, c0, c1, packed);
-  const float* biases = packed + args.kernel_h * args.kernel_w * args.in_channels * kConvChannels;
-  float* zeros = packed + (args.kernel_h * args.kernel_w * args.in_channels + 1) * kConvChannels;
-  for (int64_t ci = 0; ci < args.in_channels; ++ci) zeros[ci] = 0;
+  int64_t block = block_floats(args), taps = args.kernel_h * args.kernel_w;
+  const float* zeros = args.packed + blocks_of(args) * block;
   for (int64_t y = y0; y < y1; ++y) {
     int64_t in_y = y * args.stride_h - args.pad_top;
     bool rows_inside = in_y >= 0 && in_y + args.kernel_h <= args.h;
@@ -220,13 +255,16 @@ void conv2d(const ConvArgs& args, int64_t c0, int64_t c1, int64_t y0, int64_t y1
         ins[p] = args.x + ys[p] * args.x_row + xs[p] * args.x_col;
       }
       for (int64_t c = 0; c < c1 - c0; c += kVectors * kLanes) {
+        const float* packed =
+            args.packed + (c0 + c) / kConvChannels * block + (c0 + c) % kConvChannels;
+        const float* biases = packed + taps * args.in_channels * kConvChannels;
         F sum[kPlaces][kVectors];
 #pragma GCC unroll 8
         for (int p = 0; p < kPlaces; ++p) {
 #pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) sum[p][v] = load(biases + c + v * kLanes);
+          for (int v = 0; v < kVectors; ++v) sum[p][v] = load(biases + v * kLanes);
         }
-        full_places<kPlaces, kVectors>(args, ins, whole, zeros, ys, xs, packed + c, sum);
+        full_places<kPlaces, kVectors>(args, ins, whole, zeros, ys, xs, packed, sum);
         for (int64_t p = 0; p < count; ++p) {
           float* out = row + (x + p) * args.out_col + c;
           for (int v = 0; v < kVectors; ++v) {

@@ -27,9 +27,9 @@ constexpr Kernels kTable = {
     .attention_scratch = attention_scratch,
     .attention = attention,
     .conv_channels = kConvChannels,
-    .conv2d_scratch = conv2d_scratch,
+    .packed_bytes = packed_bytes,
+    .pack_filters = pack_filters,
     .conv2d = conv2d,
-    .depthwise_scratch = depthwise_scratch,
     .depthwise = depthwise,
 };
 
