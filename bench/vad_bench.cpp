@@ -57,7 +57,7 @@ void resampling(benchmark::State& state) {
 
 BENCHMARK(vad)->Unit(benchmark::kMillisecond);
 BENCHMARK(vad_stream)->Unit(benchmark::kMillisecond);
-BENCHMARK(resampling)->Arg(8000)->Arg(44100)->Arg(48000)->Unit(benchmark::kMillisecond);
+BENCHMARK(resampling)->Arg(8000)->Arg(44100)->Arg(44101)->Arg(48000)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace speech

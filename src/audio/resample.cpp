@@ -1,6 +1,7 @@
 #include "audio/resample.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -12,28 +13,45 @@ namespace {
 
 constexpr int kZeroCrossings = 64;
 constexpr double kRolloff = 0.9475937167399596, kBeta = 14.769656459379492;
-constexpr int kLargestTerm = 4096;
+// A rate this many times the other: headers that promise gigahertz must not cost gigabytes.
+constexpr int64_t kLargestRatio = 4096;
+// Taps of all phases are kept up to this many (16 MB), else made for each output.
+constexpr int64_t kKeptTaps = int64_t{1} << 21;
+// Sums and terms side by side: enough chains of dependent steps to keep a core busy.
+constexpr int64_t kLanes = 16;
 
-// Modified Bessel function of order 0 by its power series: all terms are positive, so nothing
-// cancels.
-double bessel_i0(double x) {
-  double sum = 1, term = 1;
-  for (int k = 1; term > sum * 1e-18; ++k) {
-    term *= (x / (2 * k)) * (x / (2 * k));
-    sum += term;
+// The modified Bessel function of order 0 is I0(2 sqrt(z)) = sum z^k / (k!)^2. All terms are
+// positive, so nothing cancels, and past these many none counts up to the filter's beta.
+constexpr int kBesselTerms = 32;
+constexpr auto kBessel = [] {
+  std::array<double, kBesselTerms> terms{1};
+  for (int k = 1; k < kBesselTerms; ++k) terms[k] = terms[k - 1] / (static_cast<double>(k) * k);
+  return terms;
+}();
+
+// values[j] = I0(2 sqrt(z[j])); side by side, as each is a chain of dependent steps.
+void bessel_i0(const double* z, double* values) {
+  double sums[kLanes] = {};
+  for (int k = kBesselTerms - 1; k >= 0; --k) {
+    for (int64_t j = 0; j < kLanes; ++j) sums[j] = sums[j] * z[j] + kBessel[k];
   }
-  return sum;
+  std::copy_n(sums, kLanes, values);
 }
 
-// Eight sums side by side, added in a fixed order.
+// Adds in a fixed order. `n` is a multiple of kLanes.
 double dot(const double* a, const double* b, int64_t n) {
-  double sums[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (int j = 0; j < 8; ++j) sums[j] += a[i + j] * b[i + j];
+  double sums[kLanes] = {};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    for (int64_t j = 0; j < kLanes; ++j) sums[j] += a[i + j] * b[i + j];
   }
-  for (; i < n; ++i) sums[i % 8] += a[i] * b[i];
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t j = 0; j < half; ++j) sums[j] += sums[j + half];
+  }
+  return sums[0];
+}
+
+int64_t rounded_up(int64_t n) {
+  return (n + kLanes - 1) / kLanes * kLanes;
 }
 
 int reduced(int value, int other) {
@@ -42,48 +60,88 @@ int reduced(int value, int other) {
 
 }  // namespace
 
-// Output m = q * to + phase is the sum over k of taps[phase][k] * x[q * from + first[phase] + k].
+// Output q * to + phase is the sum over n in -reach..reach of h(t) x[q * from + center(phase) + n]
+// with h(t) = sinc(t) I0(beta sqrt(1 - (t / 64)^2)) / I0(beta) base / from,
+// t = ((center(phase) + n) / from - phase / to) base, base = min(from, to) * rolloff; zero where
+// |t| >= 64.
 struct Resampler::Filter {
   int64_t from, to;  // reduced
-  int64_t width;     // input samples that an output may reach back
-  std::vector<int64_t> first;
-  std::vector<std::vector<double>> taps;
+  int64_t reach;     // input samples to either side of the center, itself within half a sample
+  int64_t taps;      // of a phase, with the zeros that fill the last lanes
 
   Filter(int from_rate, int to_rate)
       : from(reduced(from_rate, to_rate)), to(reduced(to_rate, from_rate)) {
-    if (from > kLargestTerm || to > kLargestTerm) {
+    if (std::max(from, to) > kLargestRatio * std::min(from, to)) {
       fail_option(
           Status::invalid_argument, "audio",
-          "audio of {} Hz cannot be resampled to {} Hz: the ratio {}/{} has a term over {}; "
-          "resample it to {} Hz first",
-          from_rate, to_rate, from, to, kLargestTerm, to_rate);
+          "audio of {} Hz cannot be resampled to {} Hz: one rate is over {} times the other",
+          from_rate, to_rate, kLargestRatio);
     }
-    auto f = static_cast<double>(from);
-    double base = static_cast<double>(std::min(from, to)) * kRolloff;
-    width = static_cast<int64_t>(std::ceil(kZeroCrossings * f / base));
-    double beta = static_cast<float>(kBeta);
-    double peak = static_cast<float>(bessel_i0(beta));
-    for (int64_t phase = 0; phase < to; ++phase) {
-      std::vector<double> row;
-      int64_t row_first = 0;
-      for (int64_t k = 0; k < 2 * width + from; ++k) {
-        double t = (-static_cast<double>(phase) / static_cast<double>(to) +
-                    static_cast<double>(k - width) / f) *
-                   base;
-        if (std::abs(t) >= kZeroCrossings) {
-          if (row.empty()) continue;
-          break;
-        }
-        if (row.empty()) row_first = k - width;
-        double angle = std::numbers::pi * t, edge = t / kZeroCrossings;
-        double sinc = t == 0 ? 1.0 : std::sin(angle) / angle;
-        double window = bessel_i0(beta * std::sqrt(1 - edge * edge)) / peak;
-        row.push_back(sinc * window * base / f);
+    base_ = static_cast<double>(std::min(from, to)) * kRolloff;
+    const double step = base_ / static_cast<double>(from);  // of t between two samples
+    reach = static_cast<int64_t>(std::ceil(kZeroCrossings / step + 0.5)) - 1;
+    taps = rounded_up(span());
+    // sin(pi t) is made of the sines and cosines of whole steps from the center: one pair of tables
+    // serves all phases.
+    for (int64_t i = 0; i < taps; ++i) {
+      const double angle = std::numbers::pi * step * static_cast<double>(i - reach);
+      sines_.push_back(std::sin(angle));
+      cosines_.push_back(std::cos(angle));
+    }
+    const double beta = static_cast<float>(kBeta);
+    quarter_ = beta * beta / 4;
+    double z[kLanes] = {quarter_}, peak[kLanes];
+    bessel_i0(z, peak);
+    scale_ = step / static_cast<float>(peak[0]);
+    if (to * taps > kKeptTaps) return;
+    kept_.resize(static_cast<size_t>(to * taps));
+    for (int64_t phase = 0; phase < to; ++phase) make(phase, kept_.data() + phase * taps);
+  }
+
+  // The first of the span() input samples that an output is made of.
+  int64_t first(int64_t output) const { return output / to * from + center(output % to) - reach; }
+  int64_t span() const { return 2 * reach + 1; }
+
+  // The taps of a phase; `scratch` holds them if they are not kept.
+  const double* row(int64_t phase, std::vector<double>& scratch) const {
+    if (!kept_.empty()) return kept_.data() + phase * taps;
+    scratch.resize(static_cast<size_t>(taps));
+    make(phase, scratch.data());
+    return scratch.data();
+  }
+
+ private:
+  // The input sample nearest to a phase, counted from its block's first.
+  int64_t center(int64_t phase) const { return (2 * phase * from + to) / (2 * to); }
+
+  void make(int64_t phase, double* out) const {
+    // The center's t, from an exact fraction; the others are whole steps away.
+    const auto f = static_cast<double>(from);
+    const double offset = static_cast<double>(center(phase) * to - phase * from) /
+                          (f * static_cast<double>(to)) * base_;
+    const double sine = std::sin(std::numbers::pi * offset);
+    const double cosine = std::cos(std::numbers::pi * offset);
+    const double step = base_ / f;
+    for (int64_t i = 0; i < taps; i += kLanes) {
+      double t[kLanes], z[kLanes], window[kLanes];
+      for (int64_t j = 0; j < kLanes; ++j) {
+        t[j] = offset + step * static_cast<double>(i + j - reach);
+        const double edge = t[j] / kZeroCrossings;
+        z[j] = quarter_ * (1 - edge * edge);
       }
-      first.push_back(row_first);
-      taps.push_back(std::move(row));
+      bessel_i0(z, window);
+      for (int64_t j = 0; j < kLanes; ++j) {
+        const double sine_t = sine * cosines_[static_cast<size_t>(i + j)] +
+                              cosine * sines_[static_cast<size_t>(i + j)];
+        const double sinc = t[j] == 0 ? 1 : sine_t / (std::numbers::pi * t[j]);
+        out[i + j] = z[j] > 0 ? sinc * window[j] * scale_ : 0;
+      }
     }
   }
+
+  double base_, quarter_, scale_;
+  std::vector<double> sines_, cosines_;  // [taps]
+  std::vector<double> kept_;             // [to, taps], or nothing
 };
 
 int64_t resampled_length(int64_t samples, int from, int to) {
@@ -101,8 +159,8 @@ Resampler::Resampler(int from, int to) : from_(from), to_(to) {
   }
   if (from == to) return;
   filter_ = std::make_shared<Filter>(from, to);
-  input_.assign(static_cast<size_t>(filter_->width), 0.0);
-  input_start_ = -filter_->width;
+  input_.assign(static_cast<size_t>(filter_->reach), 0.0);
+  input_start_ = -filter_->reach;
 }
 
 void Resampler::push(std::span<const float> in, std::vector<float>& out) {
@@ -118,26 +176,26 @@ void Resampler::push(std::span<const float> in, std::vector<float>& out) {
 void Resampler::end(std::vector<float>& out) {
   if (!filter_) return;
   // Zeros as far as the last output reaches.
-  int64_t reach = 2 * filter_->width + 2 * filter_->from;
-  input_.insert(input_.end(), static_cast<size_t>(reach), 0.0);
-  run(received_ + reach, out);
+  const int64_t length = resampled_length(received_, from_, to_);
+  const int64_t end = length > 0 ? filter_->first(length - 1) + filter_->span() : 0;
+  if (end > received_) input_.insert(input_.end(), static_cast<size_t>(end - received_), 0.0);
+  run(std::max(end, received_), out);
 }
 
 // Computes the outputs whose taps lie before input sample `end`.
 void Resampler::run(int64_t end, std::vector<float>& out) {
   const Filter& f = *filter_;
-  int64_t length = resampled_length(received_, from_, to_);
-  for (; given_ < length; ++given_) {
-    int64_t phase = given_ % f.to;
-    const std::vector<double>& taps = f.taps[static_cast<size_t>(phase)];
-    int64_t first = given_ / f.to * f.from + f.first[static_cast<size_t>(phase)];
-    auto count = static_cast<int64_t>(taps.size());
-    if (first + count > end) break;
-    out.push_back(
-        static_cast<float>(dot(taps.data(), input_.data() + (first - input_start_), count)));
+  const int64_t length = resampled_length(received_, from_, to_);
+  // The last lanes of a row may lie behind the last sample that counts: zeros times anything
+  // finite.
+  input_.resize(input_.size() + kLanes);
+  for (; given_ < length && f.first(given_) + f.span() <= end; ++given_) {
+    const double* x = input_.data() + (f.first(given_) - input_start_);
+    out.push_back(static_cast<float>(dot(f.row(given_ % f.to, scratch_), x, f.taps)));
   }
+  input_.resize(input_.size() - kLanes);
   // Forget what no later output reads, once it is worth the move.
-  int64_t dead = given_ / f.to * f.from - f.width - input_start_;
+  const int64_t dead = std::min(f.first(given_), received_) - input_start_;
   if (dead > 4096 + static_cast<int64_t>(input_.size()) / 2) {
     input_.erase(input_.begin(), input_.begin() + dead);
     input_start_ += dead;

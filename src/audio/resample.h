@@ -20,8 +20,9 @@ int64_t resampled_length(int64_t samples, int from, int to);
 // cut, and each is given as soon as no later input can change it.
 class Resampler {
  public:
-  // Error(invalid_argument, "audio") for a rate below 1 Hz or a ratio from/to whose reduced terms
-  // exceed 4096. Equal rates pass everything on unchanged.
+  // Error(invalid_argument, "audio") for a rate below 1 Hz or over 4096 times the other. Equal
+  // rates pass everything on unchanged. Rates with a small common divisor are slower: their taps
+  // are too many to keep, so each output makes its own.
   Resampler(int from, int to);
 
   void push(std::span<const float> in, std::vector<float>& out);  // appends to out
@@ -34,6 +35,7 @@ class Resampler {
   int from_, to_;
   std::shared_ptr<const Filter> filter_;  // null for equal rates
   std::vector<double> input_;             // the samples from `input_start_` on; zeros before 0
+  std::vector<double> scratch_;           // taps of one output
   int64_t input_start_ = 0, received_ = 0, given_ = 0;
 };
 
