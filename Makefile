@@ -56,7 +56,8 @@ fuzz: developer-deps
 asan tsan: developer-deps
 	cmake --preset $@ -DSPEECH_BENCH=OFF -DSPEECH_FUZZ=OFF
 	cmake --build --preset $@ --parallel $(JOBS)
-	ASAN_OPTIONS=allocator_may_return_null=1 build-$@/speech_tests --gtest_brief=1
+	ASAN_OPTIONS=allocator_may_return_null=1 LSAN_OPTIONS=suppressions=tests/lsan.supp \
+	  build-$@/speech_tests --gtest_brief=1
 
 # The whole with gcc.
 gcc: developer-deps

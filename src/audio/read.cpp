@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "audio/read_formats.h"
+#include "base/blaming.h"
 #include "base/error.h"
 
 namespace speech {
@@ -30,13 +31,14 @@ void ReadBehind::passed(size_t position) {
 }  // namespace audio
 
 std::unique_ptr<AudioReader> AudioReader::open(const std::string& path) {
-  return open(MappedFile::open(path));
+  return open(blaming("audio", [&] { return MappedFile::open(path); }));
 }
 
 std::unique_ptr<AudioReader> AudioReader::open(std::shared_ptr<const MappedFile> file) {
   if (file->bytes().empty()) {
     fail_option(Status::invalid_argument, "audio", "{} is empty", file->path());
   }
+  audio::check_whole(*file);
   for (auto open_as : {audio::open_wav, audio::open_sndfile, audio::open_libav}) {
     if (auto reader = open_as(file)) return reader;
   }

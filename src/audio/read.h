@@ -22,8 +22,9 @@ namespace speech {
 // A file read block by block: memory does not grow with the length of the recording.
 class AudioReader {
  public:
-  // Error(io) if the file cannot be opened, Error(unsupported) if it is no audio this build can
-  // read, Error(invalid_argument, "audio") if it is damaged.
+  // All name "audio": Error(io) if the file cannot be opened, Error(unsupported) if it is no audio
+  // this build can read, Error(invalid_argument) if it is damaged or cut short. read() too may find
+  // that it is.
   static std::unique_ptr<AudioReader> open(const std::string& path);
   static std::unique_ptr<AudioReader> open(std::shared_ptr<const MappedFile> file);
 

@@ -13,6 +13,11 @@ std::unique_ptr<AudioReader> open_wav(std::shared_ptr<const MappedFile> file);
 std::unique_ptr<AudioReader> open_sndfile(std::shared_ptr<const MappedFile> file);
 std::unique_ptr<AudioReader> open_libav(std::shared_ptr<const MappedFile> file);
 
+// Error(invalid_argument, "audio") for a compressed or chunked file (Ogg, FLAC, MP3, AIFF, CAF,
+// MP4, WebM) that is shorter than its parts say; a warning in the log where an end mark alone is
+// missing.
+void check_whole(const MappedFile& file);
+
 // The mean of `channels` interleaved values per frame, summed in double.
 void average_channels(std::span<const float> interleaved, int channels, std::span<float> mono);
 

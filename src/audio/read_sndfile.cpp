@@ -48,6 +48,9 @@ class SndfileReader : public AudioReader {
     rate_ = info.samplerate;
     channels_ = info.channels;
     if (info.frames > 0 && info.frames < SF_COUNT_MAX) length_ = info.frames;
+    // Of MP3 without a table of contents, and of Ogg, it is an estimate.
+    const int type = info.format & SF_FORMAT_TYPEMASK;
+    length_is_exact_ = length_ && type != SF_FORMAT_MPEG && type != SF_FORMAT_OGG;
   }
   ~SndfileReader() override { sf_close(handle_); }
 
@@ -63,7 +66,15 @@ class SndfileReader : public AudioReader {
         fail_option(Status::invalid_argument, "audio", "{} is damaged: {}", source_.file->path(),
                     sf_strerror(handle_));
       }
-      if (got <= 0) break;
+      if (got <= 0) {
+        if (length_is_exact_ && given_ < *length_) {
+          fail_option(Status::invalid_argument, "audio",
+                      "{} is cut short: {} samples announced, {} there", source_.file->path(),
+                      *length_, given_);
+        }
+        break;
+      }
+      given_ += got;
       average_channels(block_, channels_, out.subspan(done, static_cast<size_t>(got)));
       done += static_cast<size_t>(got);
     }
@@ -73,6 +84,8 @@ class SndfileReader : public AudioReader {
  private:
   Source source_;
   SNDFILE* handle_ = nullptr;
+  bool length_is_exact_ = false;
+  int64_t given_ = 0;
   std::vector<float> block_;
 };
 

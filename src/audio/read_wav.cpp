@@ -201,6 +201,7 @@ std::unique_ptr<AudioReader> open_wav(std::shared_ptr<const MappedFile> file) {
   const std::string& path = file->path();
   if (!has_tag(bytes, 0, "RIFF") || !has_tag(bytes, 8, "WAVE")) return nullptr;
   std::optional<Format> format;
+  bool foreign = false;  // samples of another coding
   size_t at = 12;
   while (bytes.size() - at >= 8) {
     uint32_t size = little(bytes, at + 4, 4);
@@ -208,7 +209,7 @@ std::unique_ptr<AudioReader> open_wav(std::shared_ptr<const MappedFile> file) {
     at += 8;
     size_t left = bytes.size() - at;
     if (is_data) {
-      if (!format) {
+      if (!format && !foreign) {
         fail_option(Status::invalid_argument, "audio", "{}: the data come before a format chunk",
                     path);
       }
@@ -218,6 +219,7 @@ std::unique_ptr<AudioReader> open_wav(std::shared_ptr<const MappedFile> file) {
         fail_option(Status::invalid_argument, "audio",
                     "{} is cut short: {} bytes of samples announced, {} there", path, size, left);
       }
+      if (foreign) return nullptr;
       auto data = bytes.subspan(at, unknown ? left : size);
       return std::make_unique<WavReader>(std::move(file), format->coding, format->rate,
                                          format->channels, data);
@@ -228,7 +230,7 @@ std::unique_ptr<AudioReader> open_wav(std::shared_ptr<const MappedFile> file) {
     }
     if (is_format) {
       format = parse_format(bytes.subspan(at, size), path);
-      if (!format) return nullptr;
+      foreign = !format;
     }
     at += size;
     if (size % 2 == 1 && at < bytes.size()) ++at;  // chunks begin at even offsets

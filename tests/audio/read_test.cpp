@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -9,6 +10,7 @@
 
 #include "audio/write.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "test_data.h"
 
 namespace speech {
@@ -224,6 +226,75 @@ TEST(ReadAudio, LossyFormatsGiveTheSameSound) {
     EXPECT_GE(seconds, 0.4) << name;
     EXPECT_LE(seconds, 0.7) << name;
   }
+}
+
+// However a file is cut, what is left is refused; between two Ogg pages, where it may be a whole
+// file without its end mark, it is warned of.
+TEST(ReadAudio, FilesCutShortAreNotShortRecordings) {
+  for (const char* name : {"speech.flac", "speech.aiff", "speech.mp3", "speech.ogg", "speech.opus",
+                           "speech_mulaw.wav", "speech.m4a", "speech.webm"}) {
+    auto file = MappedFile::open(testing::data_path(std::string("audio/") + name));
+    int warnings = 0, cut_short = 0, silent = 0;
+    set_log_sink([&](LogLevel, std::string_view text) {
+      warnings += text.find("may be cut short") != std::string_view::npos;
+    });
+    for (size_t length = file->bytes().size() - 1; length > 20; length -= 1 + length / 97) {
+      const int before = warnings;
+      try {
+        read_audio(MappedFile::from_memory(file->bytes().first(length), name));
+        silent += warnings == before;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.option(), "audio");
+        cut_short += std::string_view(e.what()).find("is cut short") != std::string_view::npos;
+      }
+    }
+    EXPECT_EQ(silent, 0) << name;
+    EXPECT_GT(cut_short, 100) << name;
+    if (std::string_view(name) == "speech.ogg") {
+      // Its first two pages.
+      const int before = warnings;
+      AudioFile part = read_audio(MappedFile::from_memory(file->bytes().first(3645), name));
+      EXPECT_GT(warnings, before);
+      EXPECT_LT(part.samples.size(), 8000u);
+    }
+    set_log_sink({});
+    EXPECT_NO_THROW(read_audio(file)) << name;
+  }
+}
+
+// What is written live ends where it ends: sizes are unknown, and only the last element can be
+// short.
+TEST(ReadAudio, LiveWebMWithoutSizes) {
+  auto file = MappedFile::open(testing::data_path("audio/speech.webm"));
+  Bytes bytes(file->bytes().begin(), file->bytes().end());
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const size_t segment = text.find("\x18\x53\x80\x67"), cluster = text.find("\x1F\x43\xB6\x75");
+  ASSERT_NE(segment, std::string_view::npos);
+  ASSERT_NE(cluster, std::string_view::npos);
+  for (size_t at : {segment + 4, cluster + 4}) {
+    const int first = std::to_integer<int>(bytes[at]);
+    const size_t size_bytes =
+        1 + static_cast<size_t>(std::countl_zero(static_cast<uint8_t>(first)));
+    for (size_t i = 0; i < size_bytes; ++i) bytes[at + i] = std::byte{0xFF};
+    bytes[at] = std::byte(0xFF >> (size_bytes - 1));
+  }
+  try {
+    EXPECT_EQ(read(bytes).samples, read_audio(file).samples);
+  } catch (const Error& e) {  // a build without libav
+    EXPECT_NE(std::string(e.what()).find("convert it with"), std::string::npos) << e.what();
+  }
+  bytes.resize(bytes.size() - 1);
+  EXPECT_NE(error_of(bytes).find("is cut short"), std::string::npos);
+}
+
+// Without a Xing header too, the last frame must be whole.
+TEST(ReadAudio, Mp3WithoutATableOfContents) {
+  auto file = MappedFile::open(testing::data_path("audio/speech.mp3"));
+  Bytes bytes(file->bytes().begin(), file->bytes().end());
+  bytes[33] = std::byte('x');  // "Info"
+  EXPECT_FALSE(read(bytes).samples.empty());
+  bytes.resize(bytes.size() - 1);
+  EXPECT_NE(error_of(bytes).find("is cut short"), std::string::npos);
 }
 
 TEST(ReadAudio, BlocksAndTheWholeAreTheSame) {
