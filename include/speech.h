@@ -252,7 +252,7 @@ typedef struct speech_trace speech_trace;
 SPEECH_API speech_status speech_request_new(speech_model* model, speech_request** request);
 SPEECH_API void speech_request_free(speech_request* request);
 
-/* Copies `count` samples (1 or more, all finite) at `rate` Hz. */
+/* Copies `count` samples (1 or more, none beyond +-1e15) at `rate` Hz. */
 SPEECH_API speech_status speech_request_set_audio(speech_request* request, const float* samples,
                                                   size_t count, int rate);
 /* Values are checked when set; one that is refused leaves the request as it was. An option that the

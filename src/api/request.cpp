@@ -1,8 +1,8 @@
 // Requests and their results.
 #include <algorithm>
-#include <cmath>
 
 #include "api/handles.h"
+#include "audio/check_samples.h"
 #include "tasks/regions.h"
 
 using namespace speech;
@@ -12,8 +12,8 @@ namespace speech::api {
 namespace {
 
 [[noreturn]] void wrong_task(const ModelInfo& info, Task wanted) {
-  fail(Status::unsupported, "{} is a model for {}, not for {}", info.name, task_name(info.task),
-       task_name(wanted));
+  fail_option(Status::unsupported, "model_path", "{} is a model for {}, not for {}", info.name,
+              task_name(info.task), task_name(wanted));
 }
 
 }  // namespace
@@ -122,14 +122,7 @@ speech_status speech_request_set_audio(speech_request* request, const float* sam
       fail_option(Status::invalid_argument, "audio", "the audio has no samples");
     }
     if (rate < 1) fail_option(Status::invalid_argument, "audio", "{} Hz is no sample rate", rate);
-    const float* bad =
-        std::find_if(samples, samples + count, [](float x) { return !std::isfinite(x); });
-    if (bad != samples + count) {
-      fail_option(Status::invalid_argument, "audio",
-                  "sample {} of the audio is {}, not a finite "
-                  "number",
-                  bad - samples, *bad);
-    }
+    check_samples({samples, count});
     r.audio.assign(samples, samples + count);
     r.rate = rate;
   });

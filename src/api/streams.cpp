@@ -1,7 +1,6 @@
 // Streaming detection and live transcription.
-#include <cmath>
-
 #include "api/handles.h"
+#include "audio/check_samples.h"
 #include "tasks/live.h"
 #include "tasks/regions.h"
 
@@ -45,21 +44,10 @@ class LockedStream final : public DetectionStream {
   std::unique_ptr<DetectionStream> stream_;
 };
 
-void check_finite(std::span<const float> samples) {
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (!std::isfinite(samples[i])) {
-      fail_option(Status::invalid_argument, "audio",
-                  "sample {} of the piece is {}, not a finite "
-                  "number",
-                  i, samples[i]);
-    }
-  }
-}
-
 std::span<const float> checked_samples(const float* samples, size_t count) {
   if (count > 0) required(samples, "audio");
   std::span<const float> view(samples, count);
-  check_finite(view);
+  check_samples(view);
   return view;
 }
 

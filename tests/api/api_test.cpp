@@ -142,6 +142,9 @@ TEST_F(Api, ValuesAreCheckedWhenSetAndARefusedOneChangesNothing) {
   float bad[] = {0, NAN, 0};
   EXPECT_EQ(speech_request_set_audio(r, bad, 3, 16000), SPEECH_INVALID_ARGUMENT);
   EXPECT_EQ(option(), "audio");
+  float loud[] = {0, -1e30f};
+  EXPECT_EQ(speech_request_set_audio(r, loud, 2, 16000), SPEECH_INVALID_ARGUMENT);
+  EXPECT_EQ(option(), "audio");
   EXPECT_EQ(speech_request_set_audio(r, bad, 0, 16000), SPEECH_INVALID_ARGUMENT);
   EXPECT_EQ(speech_request_set_audio(r, bad, 1, 0), SPEECH_INVALID_ARGUMENT);
   EXPECT_EQ(speech_detect(r), SPEECH_INVALID_ARGUMENT);  // no audio

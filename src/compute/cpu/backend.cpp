@@ -16,6 +16,7 @@
 #include "compute/cpu/kernels.h"
 #include "compute/cpu/matmul.h"
 #include "compute/cpu/scratch.h"
+#include "compute/not_a_number.h"
 
 namespace speech {
 
@@ -588,7 +589,7 @@ class CpuBackend final : public Backend {
            "one index per row of at least one value", "x", x);
     rows_loop(rows.count(), rows.cols(), [&](int64_t r) {
       int64_t best = kernels_.argmax(rows[r], rows.cols());
-      if (best < 0) fail(Status::internal, "argmax: NaN in row {} of {}", r, describe(x));
+      if (best < 0) throw NotANumber(fmt::format("NaN in row {} of {}", r, describe(x)));
       out[r] = static_cast<int32_t>(best);
     });
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "compute/not_a_number.h"
 #include "models/fastconformer/decode.h"
 
 namespace speech::fastconformer {
@@ -148,6 +149,9 @@ Emissions decode_alsd(Run& run, const Transducer& model, const Tensor& encoder_s
     run.backend.log_softmax(logits, logits);
     std::vector<float> values(static_cast<size_t>(logits.size()));
     run.backend.read(logits, values);
+    if (std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); })) {
+      throw NotANumber(fmt::format("NaN at step {} of the beam search", step));
+    }
 
     // Each goes on with a blank and with the best tokens.
     Beam grown;

@@ -1,10 +1,11 @@
 #include "models/fastconformer/recognizer.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "audio/check_samples.h"
 #include "audio/resample.h"
 #include "base/error.h"
+#include "compute/not_a_number.h"
 #include "formats/gguf.h"
 #include "models/fastconformer/frontend.h"
 #include "models/fastconformer/windows.h"
@@ -65,11 +66,7 @@ class FastConformer : public Recognizer {
 
 // The samples of `audio` at `rate`; `resampled` holds them when the rate had to change.
 std::span<const float> prepare(AudioView audio, int rate, std::vector<float>& resampled) {
-  for (float x : audio.samples) {
-    if (!std::isfinite(x)) {
-      fail_option(Status::invalid_argument, "audio", "the audio holds samples that are no numbers");
-    }
-  }
+  check_samples(audio.samples);
   if (audio.rate == rate) return audio.samples;
   resampled = resample(audio.samples, audio.rate, rate);
   return resampled;
@@ -189,8 +186,16 @@ std::vector<Transcript> FastConformer::transcribe(std::span<const AudioView> aud
     } while (end < pieces.size() && !control.trace && frames + pieces[end].frames <= kBatchFrames);
     const auto batch = std::span(pieces).subspan(begin, end - begin);
     const double share = static_cast<double>(frames) / static_cast<double>(total);
-    auto results = recognize(batch, decoding, control, control.trace,
-                             static_cast<double>(done) / static_cast<double>(total), share);
+    std::vector<Emissions> results;
+    try {
+      results = recognize(batch, decoding, control, control.trace,
+                          static_cast<double>(done) / static_cast<double>(total), share);
+    } catch (const NotANumber& error) {
+      // Not of the audio: it was checked.
+      fail_option(Status::model_file, "model_path",
+                  "{} holds weights that are NaN or infinite ({}); the file may be damaged",
+                  weights_.file->path(), error.what());
+    }
     for (size_t i = 0; i < batch.size(); ++i) {
       tokens[batch[i].audio].push_back(std::move(results[i]));
     }

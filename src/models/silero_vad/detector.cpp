@@ -1,8 +1,8 @@
 #include "models/silero_vad/detector.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "audio/check_samples.h"
 #include "audio/resample.h"
 #include "base/error.h"
 #include "models/silero_vad/regions.h"
@@ -13,10 +13,6 @@ namespace {
 // Chunks computed together: enough for the products to run at full speed, few enough for the
 // activations to stay in the cache. The values do not depend on it.
 constexpr int64_t kBlock = 64;
-
-// Samples that are louder, or not finite, are refused: the squares in the spectrum would overflow,
-// and one infinity stays in the recurrent state for the rest of the stream.
-constexpr float kLoudest = 1e15f;
 
 RegionRule rule_of(const Config& c, const Options& options) {
   auto samples = [&](int id, int64_t default_ms) {
@@ -62,12 +58,8 @@ class Stream final : public DetectionStream {
 
   void push(std::span<const float> samples) override {
     if (closed_) fail(Status::invalid_argument, "the detection has ended or failed before");
-    closed_ = true;  // unless all goes well
-    for (float x : samples) {
-      if (std::abs(x) <= kLoudest) continue;
-      fail_option(Status::invalid_argument, "audio",
-                  "the audio holds a sample of {}; samples should lie in -1..1", x);
-    }
+    closed_ = true;          // unless all goes well
+    check_samples(samples);  // one NaN would stay in the state for the rest of the stream
     // In pieces of about a block of chunks, so that memory does not grow with the push.
     auto piece = static_cast<size_t>(
         std::max<int64_t>(1, kBlock * network_.config().chunk * rate_ / network_.config().rate));
@@ -196,6 +188,12 @@ class Stream final : public DetectionStream {
 // last, which is padded with zeros.
 std::vector<int64_t> traced_chunks(const std::vector<int64_t>& wanted, int64_t count) {
   std::vector<int64_t> chunks;
+  for (int64_t i : wanted) {
+    if (i < 0 || i >= count) {
+      fail_option(Status::out_of_range, "chunks", "there is no chunk {}: the audio has {}", i,
+                  count);
+    }
+  }
   for (int64_t i : wanted.empty() ? std::vector<int64_t>{0, 1, 2, 40, 41, 42, count - 1} : wanted) {
     if (i >= 0 && i < count && (chunks.empty() || i > chunks.back())) chunks.push_back(i);
   }
