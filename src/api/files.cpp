@@ -3,6 +3,7 @@
 
 #include "api/handles.h"
 #include "audio/read.h"
+#include "base/blaming.h"
 #include "formats/describe.h"
 #include "models/convert.h"
 #include "models/quantize.h"
@@ -70,7 +71,7 @@ Control progress_control(speech_progress_callback progress, void* user) {
 
 speech_status speech_audio_open(const char* path, speech_audio** audio) {
   return guarded([&] {
-    std::string name = required_text(path, "path");
+    std::string name = required_text(path, "audio");
     required(audio, "audio");
     auto opened = std::make_unique<speech_audio>();
     opened->reader = AudioReader::open(name);
@@ -100,9 +101,9 @@ void speech_audio_free(speech_audio* audio) {
 
 speech_status speech_file_info_open(const char* path, int metadata, speech_file_info** info) {
   return guarded([&] {
-    std::string name = required_text(path, "path");
+    std::string name = required_text(path, "model_path");
     required(info, "info");
-    auto file = open_tensor_file(name);
+    auto file = blaming("model_path", [&] { return open_tensor_file(name); });
     *info = new speech_file_info{dump(describe_json(*file, metadata != 0)),
                                  describe_text(*file, metadata != 0)};
   });

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "api/handles.h"
+#include "base/blaming.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
 
@@ -46,7 +47,7 @@ speech_status speech_trace_write(const speech_trace* trace, const char* path) {
     for (const auto& entry : entries) {
       writer.add_tensor(entry.name, entry.ints.empty() ? DType::f32 : DType::i32, entry.shape);
     }
-    OutputFile out(name);
+    OutputFile out = blaming("out_path", [&] { return OutputFile(name); });
     writer.begin(out);
     for (const auto& entry : entries) {
       writer.write(entry.ints.empty() ? std::as_bytes(std::span(entry.floats))

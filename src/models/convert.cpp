@@ -1,5 +1,6 @@
 #include "models/convert.h"
 
+#include "base/blaming.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/gguf.h"
@@ -27,11 +28,19 @@ struct Job {
 };
 
 Job prepare(std::span<const Family> known, const std::string& source_path,
-            const std::string& out_path) {
+            const std::string& out_path, const ConvertOptions& options) {
   check_out_path(source_path, out_path);
   Job job;
-  job.source = open_tensor_file(source_path);
-  job.family = &family_of(known, source_path, *job.source);
+  blaming("source_path", [&] {
+    job.source = open_tensor_file(source_path);
+    job.family = &family_of(known, source_path, *job.source);
+  });
+  const auto refuse = [&](const char* option) {
+    fail_option(Status::unsupported, option, "{} is a {} checkpoint, which has no choice of that",
+                source_path, job.family->architecture);
+  };
+  if (options.extra_heads && !job.family->takes_extra_heads) refuse("extra_heads");
+  if (options.rate != 0 && !job.family->takes_rate) refuse("rate");
   job.plan.path = out_path;
   job.plan.architecture = job.family->architecture;
   return job;
@@ -42,12 +51,13 @@ Job prepare(std::span<const Family> known, const std::string& source_path,
 FilePlan plan_convert(std::span<const Family> known, const std::string& source_path,
                       const std::string& out_path, const ConvertOptions& options) {
   struct Declared {};  // ends the converter once it has declared everything
-  Job job = prepare(known, source_path, out_path);
+  Job job = prepare(known, source_path, out_path, options);
   GgufWriter writer;
   writer.set_progress([](double) { throw Declared(); });
   OutputFile none;
   try {
-    job.family->convert(source_path, *job.source, options, writer, none);
+    blaming("source_path",
+            [&] { job.family->convert(source_path, *job.source, options, writer, none); });
     fail(Status::internal, "the converter of {} wrote nothing", job.family->architecture);
   } catch (const Declared&) {
   }
@@ -58,13 +68,13 @@ FilePlan plan_convert(std::span<const Family> known, const std::string& source_p
 FilePlan convert(std::span<const Family> known, const std::string& source_path,
                  const std::string& out_path, const ConvertOptions& options,
                  const Control& control) {
-  Job job = prepare(known, source_path, out_path);
+  Job job = prepare(known, source_path, out_path, options);
   GgufWriter writer;
   writer.set_progress([&](double done) {
     control.check();
     control.report(done);
   });
-  OutputFile out(out_path);
+  OutputFile out = blaming("out_path", [&] { return OutputFile(out_path); });
   job.family->convert(source_path, *job.source, options, writer, out);
   writer.finish();
   out.commit();

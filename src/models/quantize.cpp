@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/blaming.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/threads.h"
@@ -47,7 +48,7 @@ class Importance {
  public:
   Importance(const std::string& path, const GgufFile& model) {
     if (path.empty()) return;
-    auto file = open_tensor_file(path);
+    auto file = blaming("importance", [&] { return open_tensor_file(path); });
     for (const auto& tensor : model.tensors()) {
       const TensorEntry* entry = file->find(tensor.name);
       if (!entry) entry = file->find(tensor.name + ".in_sum2");
@@ -143,9 +144,11 @@ std::string file_name(const GgufFile& file, std::string_view type_label) {
 Job prepare(std::span<const Family> known, const std::string& model_path,
             const std::string& out_path, const QuantizeOptions& options) {
   Job job;
-  job.file = GgufFile::open(model_path);
+  blaming("model_path", [&] {
+    job.file = GgufFile::open(model_path);
+    job.family = &family_of(known, *job.file);
+  });
   const GgufFile& file = *job.file;
-  job.family = &family_of(known, file);
   if (!job.family->storage) {
     fail_option(Status::invalid_argument, "model_path",
                 "{}: models of architecture {} exist in F32 alone", model_path,
@@ -305,7 +308,7 @@ FilePlan quantize(std::span<const Family> known, const std::string& model_path,
                   const Control& control) {
   Job job = prepare(known, model_path, out_path, options);
   Importance importance(options.importance_path, *job.file);
-  OutputFile out(job.plan.path);
+  OutputFile out = blaming("out_path", [&] { return OutputFile(job.plan.path); });
   job.writer.set_progress([&](double done) {
     control.check();
     control.report(done);

@@ -26,7 +26,7 @@ enum class StorageClass {
   full,    // F32 in every file
 };
 
-// What a person may say about a conversion. Families ignore what does not concern them.
+// What a person may say about a conversion; a family says which of it concerns its checkpoints.
 struct ConvertOptions {
   std::string name;          // general.name; empty: from the source's metadata or its file name
   bool extra_heads = false;  // keep heads that the published layout leaves out (docs/decisions)
@@ -46,6 +46,7 @@ struct Family {
   bool (*recognizes)(const std::string& source_path, const TensorFile& source) = nullptr;
   void (*convert)(const std::string& source_path, const TensorFile& source,
                   const ConvertOptions& options, GgufWriter& writer, OutputFile& out) = nullptr;
+  bool takes_extra_heads = false, takes_rate = false;  // of ConvertOptions
   // A family that also runs an official checkpoint as it is (a Hugging Face folder): the same two
   // for a source that recognizes() says yes to.
   ModelInfo (*read_checkpoint_info)(const std::string& path, const TensorFile& source) = nullptr;

@@ -183,6 +183,10 @@ void convert(const std::string& source_path, const TensorFile& source,
   const auto* nemo = dynamic_cast<const NemoFile*>(&source);
   Checkpoint checkpoint = nemo ? read_nemo(*nemo) : read_transformers(source_path, source);
   Config& config = checkpoint.config;
+  if (options.extra_heads && !checkpoint.ctc) {
+    fail_option(Status::unsupported, "extra_heads", "{} has no head that the layout leaves out",
+                source_path);
+  }
   config.decoder.ctc = options.extra_heads && checkpoint.ctc;
   const std::vector<TensorSpec> specs = layout_tensors(config, read_widths(checkpoint));
   int64_t values = 0;

@@ -14,6 +14,7 @@ const Family fastconformer_family = {
     .storage = fastconformer::storage_class,
     .recognizes = fastconformer::recognizes,
     .convert = fastconformer::convert,
+    .takes_extra_heads = true,
     .requires_for_q8_0 = "0.8.0",
 };
 

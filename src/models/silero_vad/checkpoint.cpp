@@ -168,7 +168,7 @@ Checkpoint read_checkpoint(const TensorFile& file, int rate) {
     fail(Status::model_file, "{} is no Silero VAD checkpoint of version 5 or 6", file.path());
   }
   if (model == models.end()) {
-    fail(Status::invalid_argument, "{} holds no model for {} Hz", file.path(), rate);
+    fail_option(Status::invalid_argument, "rate", "{} holds no model for {} Hz", file.path(), rate);
   }
   Checkpoint checkpoint;
   Weights& w = checkpoint.weights;

@@ -75,6 +75,7 @@ const Family silero_vad_family = {
     .load = load,
     .recognizes = recognizes,
     .convert = convert,
+    .takes_rate = true,
     .read_checkpoint_info = read_checkpoint_info,
     .load_checkpoint = load_checkpoint,
 };
