@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "base/blaming.h"
 #include "base/file.h"
 #include "command.h"
 #include "pcm_source.h"
@@ -168,8 +169,10 @@ class LiveOutput {
 class Asr final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("arguments", arguments_, "MODEL AUDIO... | MODEL - | MODEL --live")
-        ->type_name("");
+    app.add_option("arguments", arguments_,
+                   "The model, then the recordings; - is PCM on standard input, and with --live "
+                   "there are none")
+        ->type_name("MODEL AUDIO...");
     app.add_option("--format", format_,
                    "text, json, or subtitles: srt, vtt, tsv (with times, so --timestamps)")
         ->check(CLI::IsMember({"text", "json", "srt", "vtt", "tsv"}))
@@ -182,9 +185,10 @@ class Asr final : public Command {
         ->check(CLI::Range(1, 64))
         ->capture_default_str();
     app.add_flag("--live", live_, "Transcribe the default microphone until Ctrl-C; needs --vad");
-    app.add_option("--rate", rate_, "Sample rate in Hz of 16-bit mono PCM on stdin (AUDIO -)")
-        ->check(CLI::Range(8000, 384000))
-        ->capture_default_str();
+    rate_flag_ =
+        app.add_option("--rate", rate_, "Sample rate in Hz of 16-bit mono PCM on stdin (AUDIO -)")
+            ->check(CLI::Range(8000, 384000))
+            ->capture_default_str();
     device_.add(app);
     options_.add(app);
   }
@@ -195,7 +199,15 @@ class Asr final : public Command {
     check_usage(files);
     model_ = device_.load(model_name);
     // Detection is quick, and the same for files and streams, on one thread.
-    if (!vad_.empty()) detector_ = load_model(vad_, {.device = "cpu", .threads = 1});
+    if (!vad_.empty()) {
+      detector_ = naming(
+          "vad", [&] { return load_model(vad_, {.device = "cpu", .threads = 1}); }, "model_path");
+      const speech_model_info* info = nullptr;
+      check(speech_model_get_info(detector_.get(), &info));
+      if (speech_model_info_task(info) != SPEECH_TASK_DETECTION) {
+        throw Failure(SPEECH_UNSUPPORTED, "vad", fmt::format("{} is no detection model", vad_));
+      }
+    }
     if (live_ || files[0] == "-") return run_live();
     return run_files(files);
   }
@@ -218,6 +230,9 @@ class Asr final : public Command {
       }
       if (!out_.empty()) throw UsageError(fmt::format("{} takes no --out", what));
       return;
+    }
+    if (rate_flag_->count() > 0) {
+      throw UsageError("--rate is for - (stdin) and --live; recordings have their own");
     }
     if (batch_ > 1 && !vad_.empty()) throw UsageError("--batch and --vad do not go together");
     if (subtitles() && files.size() > 1 && out_.empty()) {
@@ -260,54 +275,85 @@ class Asr final : public Command {
     recognition_request();  // a wrong option fails before anything is read
     if (!out_.empty()) make_folder(out_, "out");
     bool limit = false;
+    Failures failures(files.size());
     const auto step = static_cast<size_t>(batch_);
     for (size_t first = 0; first < files.size(); first += step) {
       size_t count = std::min(step, files.size() - first);
-      limit |= transcribe(std::span(files).subspan(first, count));
+      limit |= transcribe(std::span(files).subspan(first, count), failures);
     }
+    failures.finish();
     return limit ? exit_model_limit : exit_done;
   }
 
+  // A recording and its request.
+  struct Job {
+    const std::string* file;
+    RequestHandle request;
+    double seconds;
+  };
+
+  Job read(const std::string& file) const {
+    AudioData audio = read_audio_file(file);
+    Job job{&file, recognition_request(), audio.seconds()};
+    check(speech_request_set_audio(job.request.get(), audio.samples.data(), audio.samples.size(),
+                                   audio.rate),
+          file);
+    return job;
+  }
+
   // Returns whether one stopped at the model's limit.
-  bool transcribe(std::span<const std::string> files) {
-    double start = now();
-    std::vector<RequestHandle> requests;
-    std::vector<speech_request*> pointers;
-    double seconds = 0;
-    const std::string label = files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
-    for (const auto& file : files) {
-      AudioData audio = read_audio_file(file);
-      seconds += audio.seconds();
-      requests.push_back(recognition_request());
-      pointers.push_back(requests.back().get());
-      check(speech_request_set_audio(pointers.back(), audio.samples.data(), audio.samples.size(),
-                                     audio.rate),
-            file);
-    }
-    {
-      Progress progress(label);
-      check(speech_request_set_progress(pointers[0], Progress::callback, &progress));
-      speech_status status = SPEECH_OK;
-      if (detector_) {
-        RequestHandle detection = detection_request();
-        status = speech_transcribe_regions(pointers[0], detection.get());
-      } else {
-        status = speech_transcribe_batch(pointers.data(), pointers.size());
+  bool transcribe(std::span<const std::string> files, Failures& failures) const {
+    const double start = now();
+    std::vector<Job> jobs;
+    for (const auto& file : files) failures.attempt([&] { jobs.push_back(read(file)); });
+    if (jobs.empty()) return false;
+    try {
+      recognize(jobs, start);
+    } catch (const Failure& failure) {
+      if (jobs.size() == 1 || Failures::shared(failure)) {
+        failures.attempt([] { throw; });
+        return false;
       }
-      check(status, label);
+      // One of them stopped them all: each alone, so that the others have their texts.
+      bool limit = false;
+      for (const Job& job : jobs) limit |= transcribe(std::span(job.file, 1), failures);
+      return limit;
     }
-    double took = now() - start;
-    note("{}: {:.3f} s of audio in {:.3f} s (real-time factor {:.4f})", label, seconds, took,
-         seconds > 0 ? took / seconds : 0);
     bool limit = false;
-    for (size_t i = 0; i < files.size(); ++i) {
-      const speech_result* result = speech_request_result(pointers[i]);
-      write(files[i], result);
+    for (const Job& job : jobs) {
+      const speech_result* result = speech_request_result(job.request.get());
+      write(*job.file, result);
       if (speech_result_stop(result) != SPEECH_STOP_MODEL_LIMIT) continue;
-      note("{}: the model stopped at the most it makes; the text is not whole", files[i]);
+      note("{}: the model stopped at the most it makes; the text is not whole", *job.file);
       limit = true;
     }
     return limit;
+  }
+
+  void recognize(const std::vector<Job>& jobs, double start) const {
+    const std::string label =
+        jobs.size() == 1 ? *jobs[0].file : fmt::format("{} files", jobs.size());
+    double seconds = 0;
+    std::vector<speech_request*> requests;
+    for (const Job& job : jobs) {
+      seconds += job.seconds;
+      requests.push_back(job.request.get());
+    }
+    {
+      Progress progress(label);
+      check(speech_request_set_progress(requests[0], Progress::callback, &progress));
+      speech_status status = SPEECH_OK;
+      if (detector_) {
+        RequestHandle detection = detection_request();
+        status = speech_transcribe_regions(requests[0], detection.get());
+      } else {
+        status = speech_transcribe_batch(requests.data(), requests.size());
+      }
+      check(status, label);
+    }
+    const double took = now() - start;
+    note("{}: {:.3f} s of audio in {:.3f} s (real-time factor {:.4f})", label, seconds, took,
+         seconds > 0 ? took / seconds : 0);
   }
 
   void write(const std::string& file, const speech_result* result) const {
@@ -318,7 +364,9 @@ class Asr final : public Command {
       return;
     }
     const std::string extension = format_ == "text" ? "txt" : format_;
-    OutputFile out((std::filesystem::path(out_) / (stem(file) + "." + extension)).string());
+    OutputFile out = blaming("out", [&] {
+      return OutputFile((std::filesystem::path(out_) / (stem(file) + "." + extension)).string());
+    });
     out.write(text);
     out.commit();
   }
@@ -413,6 +461,7 @@ class Asr final : public Command {
   std::string format_ = "text", out_, vad_;
   bool live_ = false;
   int rate_ = 16000, batch_ = 1;
+  CLI::Option* rate_flag_ = nullptr;
   DeviceFlags device_;
   RequestFlags options_;
   ModelHandle model_, detector_;

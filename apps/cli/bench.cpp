@@ -13,8 +13,8 @@ using Json = nlohmann::ordered_json;
 class Bench final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("model", model_, "A model's name or path")->required()->type_name("MODEL");
-    audio_flag_ = app.add_option("audio", audio_, "Recognition and detection: the recording")
+    app.add_option("MODEL", model_, "A model's name or path")->required()->type_name("MODEL");
+    audio_flag_ = app.add_option("AUDIO", audio_, "Recognition and detection: the recording")
                       ->type_name("AUDIO.wav");
     seconds_flag_ = app.add_option("--seconds", seconds_,
                                    "Recognition and detection without AUDIO: seconds of a made-up "
@@ -72,6 +72,9 @@ class Bench final : public Command {
     const bool language = speech_model_info_task(handle) == SPEECH_TASK_LANGUAGE;
     if (language && (audio_flag_->count() > 0 || seconds_flag_->count() > 0)) {
       throw UsageError(fmt::format("{} is a language model: it takes no audio", model_));
+    }
+    if (!audio_.empty() && seconds_flag_->count() > 0) {
+      throw UsageError("--seconds is the length of a made-up voice; AUDIO has its own");
     }
     for (const CLI::Option* flag : tokens_flags_) {
       if (!language && flag->count() > 0) {

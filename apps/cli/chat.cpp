@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 class Chat final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("model", model_, "A Hugging Face or MLX folder, or a GGUF file")
+    app.add_option("MODEL", model_, "A Hugging Face or MLX folder, or a GGUF file")
         ->required()
         ->type_name("MODEL");
     app.add_option("--system", system_, "What the model is told before the conversation");

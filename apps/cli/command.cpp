@@ -34,8 +34,32 @@ void check(speech_status status, std::string_view subject) {
   if (status == SPEECH_OK) return;
   const char* option = speech_last_error_option();
   std::string message = speech_last_error();
-  if (!subject.empty()) message = std::string(subject) + ": " + message;
+  const bool of_subject = !option || std::string_view(option) != "model_path";
+  if (!subject.empty() && of_subject) message = std::string(subject) + ": " + message;
   throw Failure(status, option ? option : "", message);
+}
+
+bool Failures::shared(const Failure& failure) {
+  // The model, the device or the output is at fault.
+  return failure.status == SPEECH_MODEL_FILE || failure.status == SPEECH_DEVICE ||
+         (failure.status == SPEECH_IO && failure.option != "audio");
+}
+
+void Failures::add(const Failure& failure) {
+  print_error(speech_status_name(failure.status), failure.option, failure.what());
+  if (count_++ == 0) first_ = std::make_unique<Failure>(failure);
+}
+
+void Failures::finish() const {
+  if (count_ == 0) return;
+  throw Failure(
+      first_->status, first_->option,
+      fmt::format("{} of {} recordings failed, the first: {}", count_, inputs_, first_->what()));
+}
+
+void print_error(const char* code, const std::string& option, const std::string& message) {
+  const std::string at = option.empty() ? "" : " (" + option + ")";
+  note("speech: {}{}: {}", code, at, message);
 }
 
 void take_stdout() {
@@ -133,6 +157,16 @@ AudioData read_audio_file(const std::string& path) {
   }
 }
 
+CLI::Validator at_least(int lowest) {
+  return CLI::Validator(
+      [lowest](std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= lowest) return std::string();
+        return fmt::format("expected a number of at least {}, not {}", lowest, text);
+      },
+      "");
+}
+
 void RequestFlags::add(CLI::App& app, std::initializer_list<std::string_view> except) {
   for (speech_option option = 0; option < speech_option_count(); ++option) {
     if (std::find(except.begin(), except.end(), speech_option_name(option)) != except.end())
@@ -167,6 +201,13 @@ bool RequestFlags::given(speech_option option) const {
   return false;
 }
 
+std::string RequestFlags::first_given() const {
+  for (const auto& value : values_) {
+    if (value->flag->count() > 0) return value->flag->get_name();
+  }
+  return {};
+}
+
 bool RequestFlags::flag(speech_option option) const {
   for (const auto& value : values_) {
     if (value->option == option) return value->boolean;
@@ -199,7 +240,7 @@ void DeviceFlags::add(CLI::App& app) {
   app.add_option("--device", device_, "auto, cpu, gpu, or a name that speech devices lists")
       ->capture_default_str();
   app.add_option("--threads", threads_, "CPU threads (default: physical cores)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
 }
 
 void DeviceFlags::add_weights(CLI::App& app) {

@@ -48,6 +48,49 @@ struct Failure : std::runtime_error {
 // Throws the error of a C API call that failed; `subject` ("meeting.wav") goes before its message.
 void check(speech_status status, std::string_view subject = {});
 
+// Runs `work`; a failure in it that names no option, or the option `from`, names `option`.
+template <typename Work>
+decltype(auto) naming(const char* option, Work&& work, std::string_view from = {}) {
+  try {
+    return work();
+  } catch (const Failure& failure) {
+    if (!failure.option.empty() && failure.option != from) throw;
+    throw Failure(failure.status, option, failure.what());
+  }
+}
+
+// Several inputs, each with a result or an error of its own: an error is printed when it happens,
+// the others go on, and the exit code is that of a failure at the end.
+class Failures {
+ public:
+  // `inputs`: how many there are. The failure of an only one is thrown on.
+  explicit Failures(size_t inputs) : inputs_(inputs) {}
+
+  // Runs `work` and keeps its failure. A failure that every input would share is thrown on.
+  template <typename Work>
+  void attempt(Work&& work) {
+    try {
+      work();
+    } catch (const Failure& failure) {
+      if (inputs_ == 1 || shared(failure)) throw;
+      add(failure);
+    }
+  }
+  // Throws a Failure that counts them, if there were any.
+  void finish() const;
+
+  static bool shared(const Failure& failure);
+
+ private:
+  void add(const Failure& failure);
+
+  size_t inputs_, count_ = 0;
+  std::unique_ptr<Failure> first_;
+};
+
+// "speech: <code> (<option>): <message>" on stderr; without an option the parentheses are left out.
+void print_error(const char* code, const std::string& option, const std::string& message);
+
 // ---- output ----
 
 // The program's own standard output; descriptor 1 goes to stderr, so that nothing a library prints
@@ -121,6 +164,9 @@ AudioData read_audio_file(const std::string& path);
 
 // ---- arguments ----
 
+// A flag's check: a number of at least `lowest`.
+CLI::Validator at_least(int lowest);
+
 // Every option of the library's vocabulary as a flag in kebab-case. Values are checked by the
 // model when they are set.
 class RequestFlags {
@@ -128,6 +174,8 @@ class RequestFlags {
   // All but those named in `except` (a subcommand's own flags).
   void add(CLI::App& app, std::initializer_list<std::string_view> except = {});
   bool given(speech_option option) const;
+  // The first flag that was given ("--temperature"); empty: none.
+  std::string first_given() const;
   bool flag(speech_option option) const;  // the value of a boolean; false if not given
   // Sets what was given; `only`, when set, chooses.
   void apply(speech_request* request, const std::function<bool(speech_option)>& only = {}) const;

@@ -7,16 +7,16 @@ namespace {
 class Convert final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("source", source_, "The official checkpoint: a file or a folder")
+    app.add_option("SOURCE", source_, "The official checkpoint: a file or a folder")
         ->required()
         ->type_name("SOURCE");
-    app.add_option("out", out_, "The GGUF file to write (F32)")->required()->type_name("OUT.gguf");
+    app.add_option("OUT", out_, "The GGUF file to write (F32)")->required()->type_name("OUT.gguf");
     app.add_option("--name", name_, "The model's name; default: what the checkpoint says");
     app.add_flag("--extra-heads", extra_heads_, "Keep heads that the published layout leaves out");
     app.add_option("--rate", rate_,
                    "Of a checkpoint that holds several models, the one for this rate")
         ->type_name("HZ")
-        ->check(CLI::PositiveNumber);
+        ->check(at_least(1));
     app.add_flag("--dry-run", dry_run_, "Print what would be written, and write nothing");
   }
 

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 class Eval final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("model", model_, "A Hugging Face or MLX folder, or a GGUF file")
+    app.add_option("MODEL", model_, "A Hugging Face or MLX folder, or a GGUF file")
         ->required()
         ->type_name("MODEL");
     app.add_option(
@@ -33,11 +33,11 @@ class Eval final : public Command {
         ->type_name("MODEL");
     app.add_option("--max-loss", max_loss_,
                    "Percentage points of fixtures that may be lost to the baseline")
-        ->check(CLI::NonNegativeNumber)
+        ->check(at_least(0))
         ->capture_default_str();
     app.add_option("--min-score-ratio", min_score_ratio_,
                    "The score must be this many times the baseline's; 0: not asked")
-        ->check(CLI::NonNegativeNumber)
+        ->check(at_least(0))
         ->capture_default_str();
     app.add_option("--format", format_, "text, or json: every number and answer")
         ->check(CLI::IsMember({"text", "json"}))

@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 class Generate final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("model", model_, "A Hugging Face or MLX folder, or a GGUF file")
+    app.add_option("MODEL", model_, "A Hugging Face or MLX folder, or a GGUF file")
         ->required()
         ->type_name("MODEL");
     app.add_option("-p,--prompt", prompt_, "The text to continue (default: standard input)");

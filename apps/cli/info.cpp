@@ -13,17 +13,15 @@ using Json = nlohmann::ordered_json;
 class Info final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("model", model_,
+    app.add_option("MODEL", model_,
                    "A model's name, or the path of a model or tensor file or folder")
+        ->required()
         ->type_name("MODEL");
     app.add_flag("--json", json_, "One JSON object instead of text");
     app.add_flag("--meta", meta_, "All metadata too (long values are whole in --json)");
   }
 
   int run() override {
-    if (model_.empty()) {
-      throw UsageError("MODEL is missing: a path or a name that speech models lists");
-    }
     std::string path = model_path(model_);
     speech_file_info* handle = nullptr;
     check(speech_file_info_open(path.c_str(), meta_, &handle));

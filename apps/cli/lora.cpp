@@ -9,9 +9,11 @@ class Lora final : public Command {
   void add_flags(CLI::App& app) override {
     CLI::App* bake = app.add_subcommand("bake", "Write a folder with the adapter in its weights");
     app.require_subcommand(1);
-    bake->add_option("base", base_, "The dense Hugging Face folder")->required();
-    bake->add_option("adapter", adapter_, "The adapter's folder, of mlx-lm or PEFT")->required();
-    bake->add_option("out", out_, "The folder to write")->required();
+    bake->add_option("BASE", base_, "The dense Hugging Face folder")->required()->type_name("BASE");
+    bake->add_option("ADAPTER", adapter_, "The adapter's folder, of mlx-lm or PEFT")
+        ->required()
+        ->type_name("ADAPTER");
+    bake->add_option("OUT", out_, "The folder to write")->required()->type_name("OUT");
   }
 
   int run() override {

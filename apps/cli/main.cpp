@@ -1,6 +1,7 @@
 // The program `speech`.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -34,9 +35,61 @@ constexpr std::array kCommands = {
     Entry{"trace", "Write the tensors of every stage of a run", make_trace},
 };
 
-void print_error(const char* code, const std::string& option, const std::string& message) {
-  std::string at = option.empty() ? "" : " (" + option + ")";
-  note("speech: {}{}: {}", code, at, message);
+// Positional arguments are called what their types are: "MODEL AUDIO...", "[TEXT]".
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool positional) const override {
+    return positional ? option->get_type_name() : Formatter::make_option_name(option, positional);
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_positional() ? "" : Formatter::make_option_opts(option);
+  }
+  std::string make_option_usage(const CLI::Option* option) const override {
+    const bool list = option->get_expected_max() >= CLI::detail::expected_max_vector_size;
+    return option->get_required() || list ? option->get_type_name()
+                                          : "[" + option->get_type_name() + "]";
+  }
+};
+
+// CLI11 does not take what follows "--" for the arguments of a subcommand once it has one of a
+// list. So "--" is taken out here, and what follows it is marked as no flag; the mark goes when the
+// argument is stored.
+constexpr char kPlain = '\1';
+
+std::vector<std::string> mark_plain(int argc, char** argv) {
+  std::vector<std::string> arguments;
+  bool plain = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (!plain && i > 1 && argument == "--") {
+      plain = true;
+    } else {
+      arguments.push_back(plain ? kPlain + argument : argument);
+    }
+  }
+  return arguments;
+}
+
+void unmark_plain(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (!option->get_positional()) continue;
+    option->transform(CLI::Validator(
+        [](std::string& text) {
+          if (text.starts_with(kPlain)) text.erase(0, 1);
+          return std::string();
+        },
+        ""));
+  }
+  for (CLI::App* below : app.get_subcommands([](CLI::App*) { return true; })) unmark_plain(*below);
+}
+
+// The first argument or flag that must be there and is not; empty: none.
+std::string missing(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_required() || option->count() > 0) continue;
+    return option->get_positional() ? option->get_type_name() : option->get_name();
+  }
+  return {};
 }
 
 int run(int argc, char** argv) {
@@ -46,37 +99,55 @@ int run(int argc, char** argv) {
                        fmt::format("speech {}, C API {}.{}", speech_version(),
                                    speech_api_version_major(), speech_api_version_minor()));
   app.require_subcommand(1);
+  app.formatter(std::make_shared<HelpFormatter>());
   std::vector<std::unique_ptr<Command>> commands;
   for (const Entry& entry : kCommands) {
     commands.push_back(entry.make());
     commands.back()->add_flags(*app.add_subcommand(entry.name, entry.summary));
   }
 
-  std::string name;  // of the subcommand, once known
+  unmark_plain(app);
+
+  // The subcommand of the command line, or of its subcommand, with its whole name.
+  std::string name;
+  const auto chosen = [&] {
+    CLI::App* at = &app;
+    name.clear();
+    while (!at->get_subcommands().empty()) {
+      at = at->get_subcommands()[0];
+      name += at->get_name() + " ";
+    }
+    return at;
+  };
   auto usage = [&](const std::string& message) {
-    note("speech: {}\nSee speech {}--help", message, name.empty() ? "" : name + " ");
+    note("speech: {}\nSee speech {}--help", message, name);
     return exit_usage;
   };
   try {
     try {
-      app.parse(argc, argv);
+      std::vector<std::string> arguments = mark_plain(argc, argv);
+      std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+      app.parse(arguments);
     } catch (const CLI::CallForHelp&) {
-      auto chosen = app.get_subcommands();
-      print(chosen.empty() ? app.help() : chosen[0]->help());
+      print(app.help());  // of the subcommand, if there is one
       flush_output();
       return exit_done;
     } catch (const CLI::CallForVersion&) {
       print(app.version() + "\n");
       flush_output();
       return exit_done;
+    } catch (const CLI::RequiredError& error) {
+      const std::string what = missing(*chosen());
+      if (what.empty()) return usage(error.what());
+      return usage(what + " is missing" +
+                   (what == "MODEL" ? ": a path or a name that speech models lists" : ""));
     } catch (const CLI::ParseError& error) {
-      auto chosen = app.get_subcommands();
-      if (!chosen.empty()) name = chosen[0]->get_name();
+      chosen();
       return usage(error.what());
     }
-    name = app.get_subcommands()[0]->get_name();
+    chosen();
     for (size_t i = 0; i < kCommands.size(); ++i) {
-      if (name != kCommands[i].name) continue;
+      if (app.get_subcommands()[0]->get_name() != kCommands[i].name) continue;
       int code = commands[i]->run();
       flush_output();
       return code;

@@ -7,8 +7,8 @@ namespace {
 class Quantize final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("model", model_, "The F32 model file")->required()->type_name("MODEL");
-    app.add_option("out", out_, "The file to write, or a folder for one of the canonical name")
+    app.add_option("MODEL", model_, "The F32 model file")->required()->type_name("MODEL");
+    app.add_option("OUT", out_, "The file to write, or a folder for one of the canonical name")
         ->required()
         ->type_name("OUT");
     app.add_option("--type", type_,
@@ -18,7 +18,7 @@ class Quantize final : public Command {
     app.add_option("--importance", importance_, "Importance weights for the K types")
         ->type_name("FILE");
     app.add_option("--threads", threads_, "CPU threads (default: physical cores)")
-        ->check(CLI::PositiveNumber);
+        ->check(at_least(1));
     app.add_flag("--dry-run", dry_run_, "Print what would be written, and write nothing");
   }
 

@@ -61,7 +61,7 @@ class StopSignals {
 class Serve final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("model", model_, "A Hugging Face or MLX folder, or a GGUF file")
+    app.add_option("MODEL", model_, "A Hugging Face or MLX folder, or a GGUF file")
         ->required()
         ->type_name("MODEL");
     app.add_option("--host", server_.host, "The address to listen on")->capture_default_str();
@@ -74,7 +74,7 @@ class Serve final : public Command {
         ->check(CLI::Range(1, 256))
         ->capture_default_str();
     app.add_option("--queue", queue_, "Requests that may wait; more get 429")
-        ->check(CLI::PositiveNumber)
+        ->check(at_least(1))
         ->capture_default_str();
     app.add_option("--name", name_, "The model's name in answers (default: its own)");
     completion_.add(app);

@@ -13,10 +13,10 @@ using Json = nlohmann::ordered_json;
 class Tokenize final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("model", model_, "A Hugging Face or MLX folder, or a GGUF file")
+    app.add_option("MODEL", model_, "A Hugging Face or MLX folder, or a GGUF file")
         ->required()
         ->type_name("MODEL");
-    app.add_option("text", text_, "The text (default: standard input)")->type_name("TEXT");
+    app.add_option("TEXT", text_, "The text (default: standard input)")->type_name("TEXT");
     app.add_option("--chat", chat_,
                    "A JSON file: a list of messages, or a whole chat request (tools, "
                    "enable_thinking, ...); prints the rendered prompt too")

@@ -10,12 +10,14 @@ namespace {
 class TraceCommand final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("arguments", arguments_, "MODEL INPUT...")->type_name("");
+    app.add_option("arguments", arguments_, "The model, then the recordings")
+        ->type_name("MODEL INPUT...");
     app.add_option("--out", out_, "The safetensors file to write")->required()->type_name("FILE");
     app.add_option("--chunks", chunks_, "Of a model that works in chunks, keep these (0,1,40)")
-        ->delimiter(',');
+        ->delimiter(',')
+        ->check(at_least(0));
     app.add_option("--channel-step", channel_step_, "Keep every so-many-th channel of wide stages")
-        ->check(CLI::PositiveNumber);
+        ->check(at_least(1));
     app.add_option("--ids", ids_, "Of a language model: trace a pass over these ids (1,2,3)")
         ->delimiter(',');
     app.add_option("--prompt", prompt_, "Of a language model: trace a pass over this text");
@@ -29,6 +31,12 @@ class TraceCommand final : public Command {
 
   int run() override {
     bool language = !ids_.empty() || !prompt_.empty();
+    if (!ids_.empty() && !prompt_.empty()) {
+      throw UsageError("--ids and --prompt are two ways to say the same: one of them");
+    }
+    if (const std::string flag = options_.first_given(); language && !flag.empty()) {
+      throw UsageError(flag + " is for recordings; a pass over tokens has no request options");
+    }
     auto [model_name, files] =
         split_arguments(arguments_, "trace", SPEECH_TASK_RECOGNITION, "AUDIO.wav", !language);
     std::vector<std::string> inputs = files;
@@ -42,6 +50,9 @@ class TraceCommand final : public Command {
     speech_trace* handle = nullptr;
     check(speech_trace_new(&handle));
     TraceHandle trace(handle);
+    if (!chunks_.empty() && task != SPEECH_TASK_DETECTION) {
+      throw UsageError(fmt::format("--chunks: {} does not work in chunks", model_name));
+    }
     if (language) {
       if (!prompt_.empty()) ids_ = token_ids(model.get(), prompt_);
       check(speech_trace_ids(handle, model.get(), ids_.data(), ids_.size()));

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "audio/write.h"
+#include "base/blaming.h"
 #include "command.h"
 
 namespace speech::cli {
@@ -24,7 +25,8 @@ struct FoundRegion {
 class Vad final : public Command {
  public:
   void add_flags(CLI::App& app) override {
-    app.add_option("arguments", arguments_, "MODEL AUDIO...")->type_name("");
+    app.add_option("arguments", arguments_, "The model, then the recordings")
+        ->type_name("MODEL AUDIO...");
     app.add_option("--format", format_, "text: FILE, START, END per region; json: a line per file")
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
@@ -52,7 +54,9 @@ class Vad final : public Command {
     RequestHandle request = new_request(model.get());
     options_.apply(request.get());
     files_ = files;
-    for (const auto& file : files) detect(request.get(), file);
+    Failures failures(files.size());
+    for (const auto& file : files) failures.attempt([&] { detect(request.get(), file); });
+    failures.finish();
     return exit_done;
   }
 
@@ -131,7 +135,7 @@ class Vad final : public Command {
           std::filesystem::path(split_) / fmt::format("{}-{:0{}}.wav", stem(file), i + 1, digits);
       check_not_input(path.string(), files_, "split");
       read_to(sample(regions[i].start), nullptr);
-      WavWriter writer(path.string(), rate);
+      WavWriter writer = blaming("split", [&] { return WavWriter(path.string(), rate); });
       read_to(sample(regions[i].end), &writer);
       writer.commit();
     }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -102,6 +103,21 @@ TEST_F(Cli, VersionAndHelp) {
   for (const char* flag : {"--format", "--split", "--threads", "--min-speech-duration-ms"}) {
     EXPECT_TRUE(contains(run.out, flag)) << flag;
   }
+  EXPECT_TRUE(contains(run.out, "Usage: speech vad [OPTIONS] MODEL AUDIO...\n")) << run.out;
+  run = speech("bench --help");
+  EXPECT_TRUE(contains(run.out, "Usage: speech bench [OPTIONS] MODEL [AUDIO.wav]\n")) << run.out;
+}
+
+TEST_F(Cli, ArgumentsThatBeginWithADashFollowTwo) {
+  fs::copy_file(jfk(), path("-x.wav"));
+  fs::copy_file(jfk(), path("vad"));
+  Result run =
+      shell("cd " + folder_.string() + "; speech vad --threads 1 silero-vad -- -x.wav vad");
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_TRUE(run.out.starts_with("-x.wav\t0.322\t2.270\n")) << run.out;
+  EXPECT_TRUE(contains(run.out, "\nvad\t0.322\t2.270\n")) << run.out;
+  run = shell("cd " + folder_.string() + "; speech vad -- silero-vad -x.wav");
+  EXPECT_TRUE(run.out.starts_with("-x.wav\t0.322\t2.270\n")) << run.err;
 }
 
 TEST_F(Cli, UsageErrorsExitWith2AndPointToTheHelp) {
@@ -124,12 +140,26 @@ TEST_F(Cli, UsageErrorsExitWith2AndPointToTheHelp) {
                                 "asr m.gguf --live",
                                 "bench",
                                 "asr m.gguf a.wav b.wav --format srt",
+                                "asr m.gguf a.wav --rate 8000",
+                                "bench silero-vad a.wav --seconds 3",
+                                "trace silero-vad a.wav --out f --chunks -1",
+                                "trace m.gguf --out f --ids 1 --prompt a",
+                                "trace m.gguf --out f --ids 1 --temperature 1",
+                                "vad silero-vad a.wav --threads 0",
                                 "quantize a.gguf b.gguf"}) {
     Result run = speech(arguments);
     EXPECT_EQ(run.code, 2) << arguments << "\n" << run.err;
     EXPECT_EQ(run.out, "") << arguments;
     EXPECT_TRUE(contains(run.err, "--help")) << arguments << "\n" << run.err;
   }
+  EXPECT_TRUE(contains(speech("vad silero-vad a.wav --threads 0").err,
+                       "--threads: expected a number of at least 1, not 0"));
+  for (const char* command : {"bench", "info", "generate", "quantize"}) {
+    EXPECT_TRUE(contains(speech(command).err, "speech: MODEL is missing: ")) << command;
+  }
+  EXPECT_TRUE(contains(speech("trace silero-vad a.wav").err, "speech: --out is missing\n"));
+  EXPECT_TRUE(
+      contains(speech("lora bake a b").err, "speech: OUT is missing\nSee speech lora bake"));
   EXPECT_TRUE(contains(speech("vad a.wav").err, "silero-vad"));
   EXPECT_TRUE(contains(speech("asr a.wav").err, "parakeet-tdt-0.6b-v3"));
   EXPECT_TRUE(contains(speech("vad silero a.wav").err, "silero-vad:f32"));
@@ -143,11 +173,11 @@ TEST_F(Cli, FailuresExitWith1AndOneErrorLine) {
   };
   Result run = speech("vad silero-vad /nonexistent.wav");
   EXPECT_EQ(run.code, 1);
-  EXPECT_TRUE(last_line(run.err).starts_with("speech: io")) << run.err;
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: io (audio): ")) << run.err;
   EXPECT_TRUE(contains(run.err, "/nonexistent.wav"));
   run = speech("vad /nonexistent.gguf " + jfk());
   EXPECT_EQ(run.code, 1);
-  EXPECT_TRUE(last_line(run.err).starts_with("speech: io")) << run.err;
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: io (model_path): ")) << run.err;
   run = speech("vad silero-vad " + jfk() + " --threshold 1.5");
   EXPECT_EQ(run.code, 1);
   EXPECT_TRUE(last_line(run.err).starts_with("speech: out_of_range (threshold): ")) << run.err;
@@ -159,11 +189,28 @@ TEST_F(Cli, FailuresExitWith1AndOneErrorLine) {
   EXPECT_TRUE(last_line(run.err).starts_with("speech: device (device): ")) << run.err;
   run = speech("asr silero-vad " + jfk());
   EXPECT_EQ(run.code, 1);
-  EXPECT_TRUE(contains(last_line(run.err), "speech: unsupported: ")) << run.err;
+  EXPECT_TRUE(contains(last_line(run.err), "speech: unsupported (model_path): ")) << run.err;
   std::ofstream(path("cut.gguf")) << "GGUF\3";
   run = speech("vad " + path("cut.gguf") + " " + jfk());
   EXPECT_EQ(run.code, 1);
-  EXPECT_TRUE(last_line(run.err).starts_with("speech: model_file")) << run.err;
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: model_file (model_path): ")) << run.err;
+  run = speech("info " + path("cut.gguf"));
+  EXPECT_TRUE(last_line(run.err).starts_with("speech: model_file (model_path): ")) << run.err;
+}
+
+// Every recording has its regions or its error, and the last line counts the errors.
+TEST_F(Cli, OneBadRecordingDoesNotCostTheOthers) {
+  std::ofstream(path("text.wav")) << "this is no audio";
+  Result run =
+      speech("vad silero-vad /nonexistent.wav " + jfk() + " " + path("text.wav") + " " + jfk());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 8) << run.out;
+  for (const std::string& line :
+       {std::string("speech: io (audio): cannot open /nonexistent.wav"),
+        "speech: unsupported (audio): " + path("text.wav"),
+        std::string("speech: io (audio): 2 of 4 recordings failed, the first: ")}) {
+    EXPECT_TRUE(contains(run.err, line)) << line << "\n" << run.err;
+  }
 }
 
 TEST_F(Cli, VadText) {
@@ -290,7 +337,11 @@ TEST_F(Cli, TraceWritesTheStagesOrNothing) {
   EXPECT_NE(open_tensor_file(out)->find("item1.00_input"), nullptr);
   run = speech("trace silero-vad " + jfk() + " --out " + path("no/such/folder.safetensors"));
   EXPECT_EQ(run.code, 1);
-  EXPECT_TRUE(contains(run.err, "speech: io")) << run.err;
+  EXPECT_TRUE(contains(run.err, "speech: io (out_path): ")) << run.err;
+  run = speech("trace silero-vad " + jfk() + " --out " + path("s") + " --chunks 0,999");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: out_of_range (chunks): ")) << run.err;
+  EXPECT_FALSE(fs::exists(path("s")));
 }
 
 TEST_F(Cli, ConvertQuantizeAndTheirPlans) {
@@ -303,6 +354,17 @@ TEST_F(Cli, ConvertQuantizeAndTheirPlans) {
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_EQ(run.out, "");
   EXPECT_EQ(fs::file_size(path("vad.gguf")), 1238624u);
+  // What a checkpoint gives no choice of is refused.
+  run = speech("convert " + jit + " " + path("no.gguf") + " --extra-heads");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: unsupported (extra_heads): ")) << run.err;
+  std::string nemo = data_path("fastconformer/v3-small/model.nemo");
+  run = speech("convert " + nemo + " " + path("no.gguf") + " --extra-heads");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: unsupported (extra_heads): ")) << run.err;
+  run = speech("convert " + nemo + " " + path("no.gguf") + " --rate 8000");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: unsupported (rate): ")) << run.err;
   run = speech("quantize " + path("vad.gguf") + " " + path("q.gguf") + " --type q8_0");
   EXPECT_EQ(run.code, 1);
   EXPECT_TRUE(contains(run.err, "speech: invalid_argument (model_path): ")) << run.err;
@@ -436,6 +498,57 @@ TEST_F(CliAsr, BadAudioIsAnErrorThatNamesTheFile) {
     EXPECT_EQ(run.out, "Who left the pi\n") << name;  // of the file before
     EXPECT_TRUE(contains(run.err, "speech: ") && contains(run.err, path(name))) << run.err;
   }
+}
+
+TEST_F(CliAsr, OneBadRecordingDoesNotCostTheOthersOfABatch) {
+  write_wav(path("short.wav"), std::vector<float>(100), 16000);
+  const std::string files = path("short.wav") + " " + main_wav() + " " + path("missing.wav") + " " +
+                            jfk() + " " + main_wav();
+  Result one = speech("asr " + model_ + " " + files);
+  EXPECT_EQ(one.code, 1);
+  EXPECT_TRUE(one.out.starts_with("Who left the pi\n")) << one.out;
+  EXPECT_TRUE(one.out.ends_with("\nWho left the pi\n")) << one.out;
+  for (int batch : {2, 3, 64}) {
+    Result run = speech("asr " + model_ + " --batch " + std::to_string(batch) + " " + files);
+    EXPECT_EQ(run.code, 1);
+    EXPECT_EQ(run.out, one.out) << batch;
+    for (const std::string& line :
+         {"speech: out_of_range (audio): " + path("short.wav") + ": ",
+          "speech: io (audio): cannot open " + path("missing.wav"),
+          std::string(" (audio): 2 of 5 recordings failed, the first: ")}) {
+      EXPECT_TRUE(contains(run.err, line)) << line << "\n" << run.err;
+    }
+  }
+}
+
+TEST_F(CliAsr, WeightsThatAreNoNumbersAreTheModelsFault) {
+  // The first weight of the joint's output.
+  auto file = MappedFile::open(model_);
+  const auto tensors = open_tensor_file(model_);
+  const auto weight = tensors->require("joint.out.weight").bytes;
+  std::string bytes(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
+  const size_t at =
+      bytes.find(std::string_view(reinterpret_cast<const char*>(weight.data()), weight.size()));
+  ASSERT_NE(at, std::string::npos);
+  const float nan = std::nanf("");
+  std::memcpy(bytes.data() + at, &nan, sizeof nan);
+  std::ofstream(path("nan.gguf"), std::ios::binary) << bytes;
+  for (const char* decoding : {"", " --batch 2"}) {
+    Result run = speech("asr " + path("nan.gguf") + " " + main_wav() + " " + jfk() + decoding);
+    EXPECT_EQ(run.code, 1);
+    EXPECT_TRUE(contains(run.err, "speech: model_file (model_path): " + path("nan.gguf") + " "))
+        << run.err;
+    EXPECT_EQ(run.out, "");
+  }
+}
+
+TEST_F(CliAsr, TheDetectionModelIsNamedWhereItIsAtFault) {
+  Result run = speech("asr " + model_ + " --vad /nonexistent.gguf " + main_wav());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: io (vad): ")) << run.err;
+  run = speech("asr " + model_ + " --vad " + model_ + " " + main_wav());
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: unsupported (vad): ")) << run.err;
 }
 
 // Evaluations of a tiny random model; tests/data/eval says which fixtures pass by the schema alone.
