@@ -50,11 +50,13 @@ class SndfileReader : public AudioReader {
     if (info.frames > 0 && info.frames < SF_COUNT_MAX) length_ = info.frames;
     // Of MP3 without a table of contents, and of Ogg, it is an estimate.
     const int type = info.format & SF_FORMAT_TYPEMASK;
-    length_is_exact_ = length_ && type != SF_FORMAT_MPEG && type != SF_FORMAT_OGG;
+    is_mp3_ = type == SF_FORMAT_MPEG;
+    length_is_exact_ = length_ && !is_mp3_ && type != SF_FORMAT_OGG;
   }
   ~SndfileReader() override { sf_close(handle_); }
 
   bool opened() const { return handle_ && rate_ > 0 && channels_ > 0; }
+  bool is_mp3() const { return is_mp3_; }
 
   size_t read(std::span<float> out) override {
     size_t done = 0;
@@ -84,7 +86,7 @@ class SndfileReader : public AudioReader {
  private:
   Source source_;
   SNDFILE* handle_ = nullptr;
-  bool length_is_exact_ = false;
+  bool length_is_exact_ = false, is_mp3_ = false;
   int64_t given_ = 0;
   std::vector<float> block_;
 };
@@ -92,8 +94,13 @@ class SndfileReader : public AudioReader {
 }  // namespace
 
 std::unique_ptr<AudioReader> open_sndfile(std::shared_ptr<const MappedFile> file) {
-  auto reader = std::make_unique<SndfileReader>(std::move(file));
+  auto reader = std::make_unique<SndfileReader>(file);
   if (!reader->opened()) return nullptr;
+  // libsndfile ends an MP3 file where its estimate of the length does, which drops most of one that
+  // begins loud, at a high bit rate, and has no table of contents. libav reads to the end.
+  if (reader->is_mp3()) {
+    if (auto whole = open_libav(file)) return whole;
+  }
   return reader;
 }
 
