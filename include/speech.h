@@ -161,9 +161,10 @@ SPEECH_API const char* speech_model_info_license(const speech_model_info* info);
 /* Either pointer may be NULL. */
 SPEECH_API void speech_model_info_source(const speech_model_info* info, const char** repository,
                                          const char** revision);
-SPEECH_API const char* speech_model_info_weight_type(const speech_model_info* info); /* "Q8_0" */
+/* What most bytes of the weights are: "Q8_0", "BF16"; MLX's formats: "int4-g64". */
+SPEECH_API const char* speech_model_info_weight_type(const speech_model_info* info);
 SPEECH_API const char* speech_model_info_architecture(const speech_model_info* info);
-SPEECH_API int speech_model_info_layout(const speech_model_info* info);
+SPEECH_API int speech_model_info_layout(const speech_model_info* info); /* 0: not numbered */
 SPEECH_API speech_task speech_model_info_task(const speech_model_info* info);
 SPEECH_API int speech_model_info_sample_rate(const speech_model_info* info); /* Hz; 0: no audio */
 SPEECH_API size_t speech_model_info_language_count(const speech_model_info* info);
@@ -490,7 +491,8 @@ SPEECH_API speech_status speech_load_params_set_map_weights(speech_load_params* 
 /* {"ids":[...]} of a text. `parse_special` 0: added tokens such as <|im_end|> are read as text. */
 SPEECH_API speech_status speech_tokenize(speech_model* model, const char* text, int parse_special,
                                          speech_text** json);
-/* The text of ids; invalid UTF-8 becomes U+FFFD. */
+/* The text of ids; invalid UTF-8 becomes U+FFFD. SPEECH_OUT_OF_RANGE names an id that the
+ * tokenizer does not have. */
 SPEECH_API speech_status speech_detokenize(speech_model* model, const int32_t* ids, size_t count,
                                            speech_text** text);
 
@@ -503,7 +505,8 @@ SPEECH_API void speech_completions_params_free(speech_completions_params* params
 /* The model's name in answers; default: that of its information. */
 SPEECH_API speech_status speech_completions_params_set_name(speech_completions_params* params,
                                                             const char* name);
-/* Sequences that are computed together (default 8) and requests that may wait (default 64). */
+/* Sequences that are computed together (default 8), and how many may wait (default 64) before
+ * requests are refused with SPEECH_BUSY. */
 SPEECH_API speech_status speech_completions_params_set_limits(speech_completions_params* params,
                                                               int sequences, int queue);
 /* Keeps keys and values of prompts in this folder from run to run. */

@@ -16,8 +16,12 @@ namespace speech {
 // What generation_config.json advises.
 struct SamplingDefaults {
   bool sample = false;
-  double temperature = 1, top_p = 1;
+  // For sampling:
+  double temperature = 1, top_p = 1, min_p = 0;
   int64_t top_k = 0;
+  // With and without sampling:
+  double repetition_penalty = 1;
+  std::vector<int32_t> suppressed;  // ids that never come out
 };
 
 class LanguageModel : public Model {

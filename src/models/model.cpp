@@ -81,7 +81,7 @@ std::string model_info_json(const ModelInfo& info, const std::string& device, in
   }
   out["weight_type"] = info.weight_type;
   out["architecture"] = info.architecture;
-  out["layout"] = info.layout;
+  if (info.layout > 0) out["layout"] = info.layout;
   out["task"] = task_name(info.task);
   if (info.sample_rate > 0) out["sample_rate"] = info.sample_rate;
   out["languages"] = info.languages;

@@ -78,9 +78,9 @@ class Options {
 struct ModelInfo {
   std::string name, organization, basename, size_label, finetune, version, license;
   std::string source_url, source_repository, source_revision;
-  std::string weight_type;  // "Q8_0"
+  std::string weight_type;  // "Q8_0", "int4-g64"
   std::string architecture;
-  int layout = 0;
+  int layout = 0;  // 0: the architecture does not number its layouts
   Task task = Task::detection;
   int sample_rate = 0;
   std::vector<std::string> languages;

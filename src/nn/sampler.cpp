@@ -46,6 +46,9 @@ std::vector<Candidate> adjusted(std::span<const float> logits, const SamplingSet
       value(id) -= s.presence_penalty + s.frequency_penalty * static_cast<double>(count);
     }
   }
+  for (int32_t id : s.suppressed) {
+    if (static_cast<size_t>(id) < size) changed[id] = kMinusInfinity;
+  }
   std::vector<Candidate> all;
   all.reserve(size);
   auto add = [&](size_t id) {

@@ -20,6 +20,7 @@ struct SamplingSettings {
   double presence_penalty = 0;    // subtracted once for each id that has been generated
   double frequency_penalty = 0;   // subtracted for each time an id has been generated
   std::map<int32_t, double> logit_bias;
+  std::vector<int32_t> suppressed;  // ids that never come out, whatever their bias
   uint64_t seed = 0;
 
   // Error(out_of_range) naming the option.

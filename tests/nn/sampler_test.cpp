@@ -73,6 +73,13 @@ TEST(Sampler, MaskBiasAndPenalties) {
   EXPECT_EQ(candidates(logits, presence, context, 1, 4).front().id, 2);
 }
 
+TEST(Sampler, SuppressedIdsNeverComeOut) {
+  std::vector<float> logits{1, 5, 3, 4};
+  SamplingSettings s{.logit_bias = {{1, 100.0}}, .suppressed = {1, 3, 9}};
+  Random random(1);
+  EXPECT_EQ(sample(logits, s, {}, 0, 4, random), 2);
+}
+
 TEST(Sampler, RefusesRowsWithoutAFiniteLogit) {
   float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THROW(candidates(std::vector<float>{nan, nan}, {}, {}, 0, 2), Error);

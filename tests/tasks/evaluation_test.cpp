@@ -18,7 +18,7 @@ using Names = std::vector<std::string>;
 
 // An evaluation of `total` fixtures of which the first `passed` pass.
 Evaluation scored(int passed, int total, double tokens_per_second = 50) {
-  Evaluation e{.model = "m", .weights = "bf16", .fixtures_sha256 = "abc"};
+  Evaluation e{.model = "m", .weights = "BF16", .fixtures_sha256 = "abc"};
   for (int i = 0; i < total; ++i) {
     FixtureResult r{.name = "f" + std::to_string(i)};
     if (i >= passed) r.failures = {"wrong"};
@@ -123,7 +123,7 @@ TEST_P(EvaluationOfWeights, CountsWhatTheSchemaDecides) {
                                                          }});
   EXPECT_GT(done, 0);
   EXPECT_EQ(e.model, "tiny");
-  EXPECT_EQ(e.weights, GetParam() == 0 ? "bf16" : fmt::format("int{}-g64", GetParam()));
+  EXPECT_EQ(e.weights, GetParam() == 0 ? "BF16" : fmt::format("int{}-g64", GetParam()));
   Names passed, failed;
   for (const FixtureResult& r : e.results) {
     if (r.scored) (r.passed() ? passed : failed).push_back(r.name);

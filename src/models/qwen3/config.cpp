@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "formats/gguf.h"
 
 namespace speech::qwen3 {
@@ -154,19 +155,56 @@ void check_decoder(const DecoderConfig& d, const std::string& where) {
   if (d.head_dim % 2 != 0) fail(Status::model_file, "{}: head_dim {} is odd", where, d.head_dim);
 }
 
-void append_eos(const Reader& r, std::vector<int32_t>& eos, int64_t vocabulary) {
-  if (!r.has("eos_token_id")) return;
-  const Json& v = r.at("eos_token_id");
+// The token id or the list of them under `key`.
+void append_ids(const Reader& r, const char* key, std::vector<int32_t>& ids, int64_t vocabulary) {
+  const Json& v = r.at(key);
   auto add = [&](const Json& id) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocabulary) {
-      r.wrong("eos_token_id", "token ids of the vocabulary");
+      r.wrong(key, "token ids of the vocabulary");
     }
-    eos.push_back(id.get<int32_t>());
+    ids.push_back(id.get<int32_t>());
   };
   if (v.is_array()) {
     for (const Json& id : v) add(id);
   } else {
     add(v);
+  }
+}
+
+// What else transformers' generate() takes from generation_config.json, with or without sampling.
+void read_more_sampling(const Reader& g, Config& c) {
+  if (g.has("min_p")) {
+    c.sampling.min_p = g.number("min_p");
+    if (c.sampling.min_p < 0 || c.sampling.min_p > 1) g.wrong("min_p", "0 to 1");
+  }
+  if (g.has("repetition_penalty")) c.sampling.repetition_penalty = g.positive("repetition_penalty");
+  if (g.has("suppress_tokens")) {
+    append_ids(g, "suppress_tokens", c.sampling.suppressed, c.vocabulary);
+  }
+  // Settings that change what comes out and that this library does not have, at the values that
+  // change nothing.
+  static const std::vector<std::pair<const char*, Json>> others = {
+      {"bad_words_ids", nullptr},
+      {"begin_suppress_tokens", nullptr},
+      {"diversity_penalty", 0.0},
+      {"encoder_repetition_penalty", 1.0},
+      {"epsilon_cutoff", 0.0},
+      {"eta_cutoff", 0.0},
+      {"exponential_decay_length_penalty", nullptr},
+      {"forced_bos_token_id", nullptr},
+      {"forced_eos_token_id", nullptr},
+      {"guidance_scale", 1.0},
+      {"min_length", 0},
+      {"min_new_tokens", 0},
+      {"no_repeat_ngram_size", 0},
+      {"num_beams", 1},
+      {"penalty_alpha", 0.0},
+      {"sequence_bias", nullptr},
+      {"top_h", nullptr},
+      {"typical_p", 1.0}};
+  for (const auto& [key, neutral] : others) {
+    if (!g.has(key) || g.at(key) == neutral) continue;
+    log_warn("{}: \"{}\" is {}, which is not applied", g.where(), key, g.at(key).dump());
   }
 }
 
@@ -218,13 +256,14 @@ Config parse_config(std::string_view config_json, std::string_view generation_js
     std::string where_generation = path + "/generation_config.json";
     Json generation = parse(generation_json, where_generation);
     Reader g(generation, where_generation);
-    append_eos(g, c.eos, c.vocabulary);
+    if (g.has("eos_token_id")) append_ids(g, "eos_token_id", c.eos, c.vocabulary);
     c.sampling.sample = g.boolean("do_sample", false);
     if (g.has("temperature")) c.sampling.temperature = g.number("temperature");
     if (g.has("top_p")) c.sampling.top_p = g.number("top_p");
     if (g.has("top_k")) c.sampling.top_k = g.integer("top_k", 0, c.vocabulary);
+    read_more_sampling(g, c);
   }
-  if (c.eos.empty()) append_eos(r, c.eos, c.vocabulary);
+  if (c.eos.empty() && r.has("eos_token_id")) append_ids(r, "eos_token_id", c.eos, c.vocabulary);
   return c;
 }
 
@@ -289,6 +328,11 @@ Config read_config(const GgufFile& file) {
       c.sampling.top_p = file.get_f32("general.sampling.top_p");
     if (file.has("general.sampling.top_k"))
       c.sampling.top_k = file.get_i32("general.sampling.top_k");
+    if (file.has("general.sampling.min_p"))
+      c.sampling.min_p = file.get_f32("general.sampling.min_p");
+  }
+  if (file.has("general.sampling.penalty_repeat")) {
+    c.sampling.repetition_penalty = file.get_f32("general.sampling.penalty_repeat");
   }
   return c;
 }

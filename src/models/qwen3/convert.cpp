@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "formats/gguf.h"
 #include "models/qwen3/model.h"
 #include "quant/codec.h"
@@ -118,8 +119,17 @@ void add_keys(const std::string& path, const Config& c, const std::string& name,
       w.add_i32("general.sampling.top_k", static_cast<int32_t>(c.sampling.top_k));
     if (g.contains("top_p"))
       w.add_f32("general.sampling.top_p", static_cast<float>(c.sampling.top_p));
+    if (g.contains("min_p"))
+      w.add_f32("general.sampling.min_p", static_cast<float>(c.sampling.min_p));
     if (g.contains("temperature")) {
       w.add_f32("general.sampling.temp", static_cast<float>(c.sampling.temperature));
+    }
+    if (c.sampling.repetition_penalty != 1) {
+      w.add_f32("general.sampling.penalty_repeat",
+                static_cast<float>(c.sampling.repetition_penalty));
+    }
+    if (!c.sampling.suppressed.empty()) {
+      log_warn("{}: GGUF has no place for \"suppress_tokens\"", generation.string());
     }
   }
   w.add_string("general.name", name);

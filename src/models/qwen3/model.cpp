@@ -214,11 +214,14 @@ std::shared_ptr<const BpeTokenizer> gguf_tokenizer(const GgufFile& file) {
       file.get_i32s("tokenizer.ggml.token_type"), merge_views, file.path());
 }
 
-ModelInfo base_info(const Config& config) {
+ModelInfo base_info(const TensorFile& source, const Config& config, uint64_t file_bytes) {
   ModelInfo info;
   info.name = config.name;
   info.architecture = "qwen3";
   info.task = Task::language;
+  info.weight_type = stored_type(source, config);
+  for (const TensorEntry& t : source.tensors()) info.weight_bytes += t.bytes.size();
+  info.file_bytes = file_bytes;
   return info;
 }
 
@@ -286,29 +289,35 @@ Config folder_config(const std::string& path) {
 bool recognizes(const std::string& path, const TensorFile&) {
   fs::path config = fs::path(path) / "config.json";
   if (!fs::is_directory(path) || !fs::exists(config)) return false;
-  auto json = nlohmann::json::parse(read_text_file(config.string()), nullptr, false);
-  return json.is_object() && json.value("model_type", nlohmann::json()) == "qwen3";
+  try {
+    auto json = nlohmann::json::parse(read_text_file(config.string()));
+    return json.is_object() && json.value("model_type", nlohmann::json()) == "qwen3";
+  } catch (const nlohmann::json::exception& e) {
+    // A folder of whatever family: nothing can be made of it.
+    fail(Status::model_file, "{} is not valid JSON: {}", config.string(), e.what());
+  }
 }
 
 ModelInfo folder_info(const std::string& path, const TensorFile& source) {
-  ModelInfo info = base_info(folder_config(path));
-  for (const TensorEntry& t : source.tensors()) info.weight_bytes += t.bytes.size();
-  info.file_bytes = folder_bytes(path);
-  return info;
+  return base_info(source, folder_config(path), folder_bytes(path));
 }
 
 ModelInfo gguf_info(const GgufFile& file) {
-  ModelInfo info = base_info(read_config(file));
-  for (const TensorEntry& t : file.tensors()) info.weight_bytes += t.bytes.size();
-  info.file_bytes = fs::file_size(file.path());
-  return info;
+  return base_info(file, read_config(file), fs::file_size(file.path()));
 }
 
 std::unique_ptr<LanguageModel> load_folder_model(const std::string& path,
                                                  std::shared_ptr<const TensorFile> source,
                                                  const LoadParams& params) {
   Config config = folder_config(path);
-  ModelInfo info = folder_info(path, *source);
+  if (params.quantize_bits != 0 && config.quantization) {
+    fail_option(
+        Status::unsupported, "quantize",
+        "the weights of {} are {} already; load it without quantizing, or quantize the dense "
+        "folder",
+        path, stored_type(*source, config));
+  }
+  ModelInfo info = base_info(*source, config, folder_bytes(path));
   auto tokenizer = BpeTokenizer::load(path);
   if (tokenizer->size() > config.vocabulary) {
     fail(Status::model_file, "{}: the tokenizer has {} ids, config.json's vocab_size is {}", path,
@@ -335,7 +344,7 @@ std::unique_ptr<LanguageModel> load_gguf_model(std::shared_ptr<const GgufFile> f
                 "{} is a GGUF file; adapters are added to Hugging Face folders", file->path());
   }
   Config config = read_config(*file);
-  ModelInfo info = gguf_info(*file);
+  ModelInfo info = base_info(*file, config, fs::file_size(file->path()));
   Weights weights = load_gguf(file, config, params.map_weights, params.progress);
   std::string chat_template = file->has("tokenizer.chat_template")
                                   ? file->get_string("tokenizer.chat_template")

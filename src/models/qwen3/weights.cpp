@@ -60,6 +60,7 @@ class Loader {
   Tensor vector(const std::string& name, int64_t size) {
     const TensorEntry& t = take(name);
     if (t.shape != std::vector<int64_t>{size}) wrong_shape(t, fmt::format("[{}]", size));
+    (void)float_type(t, file().path());
     std::vector<float> values = to_f32(t);
     auto owned = std::make_unique<float[]>(values.size());
     std::copy(values.begin(), values.end(), owned.get());
@@ -81,7 +82,7 @@ class Loader {
     if (!mapped_ && w.data == in_file) w = copied(w, module, t);
     weights_.bytes += static_cast<uint64_t>(w.bytes());
     bytes_by_type_[w.type == WeightType::affine ? affine_name(w.affine)
-                                                : std::string(facts(w.type).name)] += w.bytes();
+                                                : std::string(facts(w.type).label)] += w.bytes();
     return w;
   }
 
@@ -334,6 +335,24 @@ WeightType float_type(const TensorEntry& t, const std::string& path) {
          t.type_name);
   }
   return *type;
+}
+
+std::string stored_type(const TensorFile& file, const Config& config) {
+  std::map<std::string, size_t> bytes;
+  for (const TensorEntry& t : file.tensors()) {
+    constexpr std::string_view kEnd = ".weight";
+    if (t.shape.size() != 2 || !t.name.ends_with(kEnd)) continue;
+    std::string module = t.name.substr(0, t.name.size() - kEnd.size()), type = t.type_name;
+    if (config.quantization && file.find(module + ".scales")) {
+      const auto& q = *config.quantization;
+      auto it = q.modules.find(module);
+      type = affine_name(it != q.modules.end() && it->second ? *it->second : q.format);
+    }
+    bytes[type] += t.bytes.size();
+  }
+  auto most = std::max_element(bytes.begin(), bytes.end(),
+                               [](auto& a, auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? "" : most->first;
 }
 
 Weights load_folder(std::shared_ptr<const TensorFile> file, const Config& config,

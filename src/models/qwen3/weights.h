@@ -27,7 +27,7 @@ struct Weights {
   Weight embedding;   // [vocabulary, hidden]
   Tensor final_norm;  // [hidden]
   Weight head;        // [vocabulary, hidden]; the embedding when tied
-  // "bf16", "int4-g64", "q4_k": what most matrix bytes are.
+  // "BF16", "int4-g64", "Q4_K": what most matrix bytes are.
   std::string type;
   uint64_t bytes = 0;  // of all weights as they are in memory
 
@@ -40,6 +40,10 @@ struct Weights {
 // How a float tensor of the file at `path` is stored; Error(model_file) if it is no F32, F16 or
 // BF16.
 WeightType float_type(const TensorEntry& tensor, const std::string& path);
+
+// What most bytes of the matrices in a file are, as Weights::type names it; "" where there are
+// none.
+std::string stored_type(const TensorFile& file, const Config& config);
 
 // A Hugging Face or MLX folder. Every tensor the configuration calls for must be there with its
 // exact shape; others are refused, but for `lm_head.*` of a tied model, which is ignored.

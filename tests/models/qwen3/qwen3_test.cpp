@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -19,6 +20,7 @@
 #include "models/qwen3/family.h"
 #include "models/qwen3/model.h"
 #include "models/qwen3/rewrite.h"
+#include "models/registry.h"
 #include "tasks/generation.h"
 #include "test_data.h"
 
@@ -596,7 +598,7 @@ TEST_F(Qwen3Rewrite, ConvertsPackedFoldersAndQuantizesTheResult) {
     std::string path = out(std::string(facts(type).name) + ".gguf");
     quantize(known, out("f32.gguf"), path, {.type = type}, {});
     auto model = load(path);
-    EXPECT_EQ(model->info().weight_type, facts(type).name);
+    EXPECT_EQ(model->info().weight_type, facts(type).label);
     EXPECT_LT(distance(dense, last_logits(*model, ids)), 0.6) << facts(type).name;
   }
   std::string packed = folder("mlx-4bit-g64") + "/checkpoint";
@@ -605,6 +607,73 @@ TEST_F(Qwen3Rewrite, ConvertsPackedFoldersAndQuantizesTheResult) {
   EXPECT_LE(distance(last_logits(*load(packed), packed_ids),
                      last_logits(*load(out("packed.gguf")), packed_ids)),
             kFastTolerance);
+}
+
+TEST_F(Qwen3Rewrite, BrokenFoldersAreNamed) {
+  auto refusal = [](const std::string& path, LoadParams params) {
+    try {
+      load_model(path, params);
+      return std::string("loaded");
+    } catch (const Error& e) {
+      return fmt::format("{} ({}): {}", status_name(e.status()), e.option(), e.what());
+    }
+  };
+  // Packed weights are not packed again.
+  std::string text = refusal(folder("mlx-4bit-g64") + "/checkpoint", {.quantize_bits = 8});
+  EXPECT_TRUE(text.starts_with("unsupported (quantize): ")) << text;
+  EXPECT_NE(text.find("int4-g64"), std::string::npos) << text;
+
+  fs::copy(base_, out("ints"), fs::copy_options::recursive);
+  std::string file = out("ints") + "/model.safetensors";
+  std::string bytes = read_text_file(file);
+  size_t name = bytes.find("\"model.norm.weight\""), type = bytes.find("\"BF16\"", name);
+  ASSERT_NE(type, std::string::npos);
+  bytes.replace(type, 6, "\"I16\" ");
+  std::ofstream(file, std::ios::binary) << bytes;
+  text = refusal(out("ints"), {});
+  EXPECT_TRUE(text.starts_with("model_file")) << text;
+  EXPECT_NE(text.find("model.norm.weight has type I16"), std::string::npos) << text;
+
+  std::ofstream(out("ints") + "/config.json") << "{\"model_type\": \"qwen3\",}";
+  text = refusal(out("ints"), {});
+  EXPECT_TRUE(text.starts_with("model_file")) << text;
+  EXPECT_NE(text.find("config.json is not valid JSON"), std::string::npos) << text;
+}
+
+TEST(Qwen3, InformationSaysWhatIsStored) {
+  for (auto [name, type] : {std::pair{"dense-tied/checkpoint", "BF16"},
+                            std::pair{"mlx-4bit-g64/checkpoint", "int4-g64"},
+                            std::pair{"gguf/odd-q8_0.gguf", "Q8_0"}}) {
+    EXPECT_EQ(read_model_info(folder(name)).weight_type, type);
+    EXPECT_EQ(load_model(folder(name), {})->info().weight_type, type);
+  }
+}
+
+TEST(Qwen3, SamplingDefaultsAreThoseOfTheFolder) {
+  std::string config = read_text_file(folder("dense-tied") + "/checkpoint/config.json");
+  auto read = [&](const Json& generation) {
+    return qwen3::parse_config(config, generation.dump(), "folder").sampling;
+  };
+  SamplingDefaults d = read({{"do_sample", true},
+                             {"temperature", 0.5},
+                             {"top_k", 7},
+                             {"top_p", 0.75},
+                             {"min_p", 0.25},
+                             {"repetition_penalty", 1.5},
+                             {"suppress_tokens", {3, 5}}});
+  EXPECT_TRUE(d.sample);
+  EXPECT_EQ(d.temperature, 0.5);
+  EXPECT_EQ(d.top_k, 7);
+  EXPECT_EQ(d.top_p, 0.75);
+  EXPECT_EQ(d.min_p, 0.25);
+  EXPECT_EQ(d.repetition_penalty, 1.5);
+  EXPECT_EQ(d.suppressed, (std::vector<int32_t>{3, 5}));
+  d = read(Json::object());
+  EXPECT_EQ(d.repetition_penalty, 1);
+  EXPECT_TRUE(d.suppressed.empty());
+  EXPECT_THROW(read({{"repetition_penalty", 0}}), Error);
+  EXPECT_THROW(read({{"min_p", 1.5}}), Error);
+  EXPECT_THROW(read({{"suppress_tokens", {608}}}), Error);
 }
 
 TEST(Qwen3, RefusesWhatItCannotRun) {
