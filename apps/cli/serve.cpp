@@ -73,7 +73,7 @@ class Serve final : public Command {
     app.add_option("--sequences", sequences_, "Requests that are computed in one batch")
         ->check(CLI::Range(1, 256))
         ->capture_default_str();
-    app.add_option("--queue", queue_, "Requests that may wait; more get 429")
+    app.add_option("--queue", queue_, "While so many prompts wait, requests get 429")
         ->check(at_least(1))
         ->capture_default_str();
     app.add_option("--name", name_, "The model's name in answers (default: its own)");
@@ -104,7 +104,10 @@ class Serve final : public Command {
                             });
     note("{} serves http://{}:{}/v1 (Ctrl-C ends)", name_, server_.host, http.port());
     signals.stop(&http);
-    http.run();
+    if (!http.run()) {  // its threads use the model: no way out but at once
+      note("speech: a request under way did not end in time");
+      std::_Exit(exit_failure);
+    }
     signals.stop(nullptr);
     return exit_done;
   }

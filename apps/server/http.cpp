@@ -238,7 +238,7 @@ int HttpServer::port() const {
   return impl_->acceptor.local_endpoint().port();
 }
 
-void HttpServer::run() {
+bool HttpServer::run() {
   Impl& s = *impl_;
   while (!s.stopping) {
     // A short wait rather than a blocking accept, so that stop() needs no tricks.
@@ -265,8 +265,8 @@ void HttpServer::run() {
     ++s.open;
     lock.unlock();
     try {
-      std::thread([&s, socket = std::move(socket)]() mutable {
-        s.serve(std::move(socket));
+      std::thread([impl = impl_, socket = std::move(socket)]() mutable {
+        impl->serve(std::move(socket));
       }).detach();
     } catch (const std::system_error&) {
       lock.lock();
@@ -280,7 +280,7 @@ void HttpServer::run() {
   s.changed.wait_for(lock, s.settings.grace, [&] { return ended() || s.cutting; });
   // Who is left finds the client gone, whether it reads, writes or computes.
   for (const Impl::Connection& c : s.connections) ::shutdown(c.fd, SHUT_RDWR);
-  s.changed.wait(lock, ended);
+  return s.changed.wait_for(lock, s.settings.grace, ended);
 }
 
 void HttpServer::stop() {

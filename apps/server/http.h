@@ -51,8 +51,10 @@ class HttpServer {
   ~HttpServer();
 
   int port() const;
-  // Serves until stop(). Returns when all connections have ended.
-  void run();
+  // Serves until stop(), and then until all connections have ended: true. False: the handler of one
+  // did not return within another grace after its client was cut off. It still runs, and what it
+  // uses must stay.
+  bool run();
   // No connection is taken any more and idle ones are closed; requests under way are answered, but
   // those that take longer than the grace, or a second stop(), are cut off: their clients count as
   // gone. From any thread, not from a signal handler.
@@ -60,7 +62,7 @@ class HttpServer {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // connections whose handler does not end keep it
 };
 
 }  // namespace speech::server

@@ -85,6 +85,16 @@ class Fields {
   std::set<std::string> known_;
 };
 
+// As OpenAI's servers do: a field inside `object` that is none of `names` is refused. `place` says
+// where the object lies ("tools[0].function").
+void refuse_others(const Json& object, const std::string& place,
+                   std::initializer_list<std::string_view> names) {
+  for (const auto& [name, value] : object.items()) {
+    bool known = value.is_null() || std::find(names.begin(), names.end(), name) != names.end();
+    if (!known) bad(place + "." + name, "is not a field this server knows");
+  }
+}
+
 std::vector<std::string> stop_strings(Fields& f) {
   const Json* v = f.find("stop");
   if (!v) return {};
@@ -108,10 +118,11 @@ SamplingSettings sampling(Fields& f, const LanguageModel& model) {
   s.temperature = f.number("temperature", d.sample ? d.temperature : 0);
   s.top_p = f.number("top_p", d.sample ? d.top_p : 1);
   s.top_k = f.integer("top_k").value_or(d.sample ? d.top_k : 0);
-  s.min_p = f.number("min_p", 0);
+  s.min_p = f.number("min_p", d.sample ? d.min_p : 0);
   s.presence_penalty = f.number("presence_penalty", 0);
   s.frequency_penalty = f.number("frequency_penalty", 0);
-  s.repetition_penalty = f.number("repetition_penalty", 1);
+  s.repetition_penalty = f.number("repetition_penalty", d.repetition_penalty);
+  s.suppressed = d.suppressed;
   if (const Json* bias = f.find("logit_bias")) {
     if (!bias->is_object()) bad("logit_bias", "expected an object of token ids and numbers");
     for (const auto& [id, value] : bias->items()) {
@@ -231,11 +242,15 @@ std::vector<Tool> read_tools(const Json* tools) {
   if (!tools) return result;
   if (!tools->is_array()) bad("tools", "expected a list");
   for (const Json& t : *tools) {
+    std::string place = fmt::format("tools[{}]", result.size());
     if (!t.is_object() || !t.contains("type") || t["type"] != "function" ||
         !t.contains("function") || !t["function"].is_object() || !t["function"].contains("name") ||
         !t["function"]["name"].is_string()) {
       bad("tools", "each tool needs type \"function\" and function.name");
     }
+    refuse_others(t, place, {"type", "function"});
+    refuse_others(t["function"], place + ".function",
+                  {"name", "description", "parameters", "strict"});
     result.push_back({t["function"]["name"].get<std::string>(),
                       t["function"].value("parameters", Json::object())});
   }
@@ -296,26 +311,29 @@ Completions::~Completions() {
   thread_.join();
 }
 
-std::shared_ptr<Completions::Job> Completions::submit(GenerationRequest request) {
-  generator_.check(request);
-  auto job = std::make_shared<Job>();
-  Job* j = job.get();
-  request.on_text = [j](std::string_view text, std::span<const GeneratedToken> tokens) {
-    std::lock_guard lock(j->mutex);
-    j->text += text;
-    j->tokens.insert(j->tokens.end(), tokens.begin(), tokens.end());
-    j->changed.notify_all();
-    return j->cancelled;
-  };
-  job->request = std::move(request);
+void Completions::submit(std::vector<GenerationRequest> requests, JobList& jobs) {
+  for (GenerationRequest& request : requests) {
+    generator_.check(request);
+    auto job = std::make_shared<Job>();
+    Job* j = job.get();
+    request.on_text = [j](std::string_view text, std::span<const GeneratedToken> tokens) {
+      std::lock_guard lock(j->mutex);
+      j->text += text;
+      j->tokens.insert(j->tokens.end(), tokens.begin(), tokens.end());
+      j->changed.notify_all();
+      return j->cancelled;
+    };
+    job->request = std::move(request);
+    jobs.push_back(std::move(job));
+  }
+  // All or none: a list longer than the queue could not ever come in one by one.
   std::lock_guard lock(mutex_);
   if (arrived_.size() + counts_.waiting >= settings_.queue) {
     fail(Status::busy, "{} requests are waiting already", settings_.queue);
   }
-  arrived_.push_back(job);
-  ++counts_.requests;
+  arrived_.insert(arrived_.end(), jobs.begin(), jobs.end());
+  counts_.requests += jobs.size();
   work_.notify_all();
-  return job;
 }
 
 void Completions::loop() {
@@ -439,8 +457,9 @@ void Completions::Conversation::read_format(const Json& format) {
     bad("response_format", "expected an object with a type");
   }
   std::string type = format["type"].get<std::string>();
-  if (type == "text") return;
+  if (type == "text") return refuse_others(format, "response_format", {"type"});
   if (type == "json_object") {
+    refuse_others(format, "response_format", {"type", "schema"});
     // llama.cpp's servers take a schema here.
     return set_grammar("response_format", [&] {
       return format.contains("schema") ? owner_.grammars_.from_json_schema(format["schema"].dump())
@@ -455,6 +474,9 @@ void Completions::Conversation::read_format(const Json& format) {
                            ? &format["json_schema"]["schema"]
                            : nullptr;
   if (!schema) bad("response_format", "json_schema.schema is missing");
+  refuse_others(format, "response_format", {"type", "json_schema"});
+  refuse_others(format["json_schema"], "response_format.json_schema",
+                {"name", "description", "schema", "strict"});
   set_grammar("response_format", [&] { return owner_.grammars_.from_json_schema(schema->dump()); });
 }
 
@@ -476,6 +498,8 @@ void Completions::Conversation::read_tool_choice(const std::vector<Tool>& tools)
         !(*function)["name"].is_string()) {
       bad("tool_choice", "expected none, auto, required or a function");
     }
+    refuse_others(*choice, "tool_choice", {"type", "function"});
+    refuse_others(*function, "tool_choice.function", {"name"});
     only = (*function)["name"].get<std::string>();
     required = true;
   }
@@ -619,7 +643,12 @@ void Completions::Conversation::read_common() {
   stream_ = fields_.boolean("stream", false);
   if (const Json* options = fields_.find("stream_options")) {
     if (!options->is_object()) bad("stream_options", "expected an object");
-    include_usage_ = options->value("include_usage", Json()) == true;
+    refuse_others(*options, "stream_options", {"include_usage", "include_obfuscation"});
+    Json include = options->value("include_usage", Json());
+    if (!include.is_null() && !include.is_boolean()) {
+      bad("stream_options.include_usage", "expected true or false");
+    }
+    include_usage_ = include == true;
   }
   if (stream_ && prompts_.size() > 1) bad("stream", "one prompt at a time can be streamed");
   if (stream_ && echo_) bad("stream", "echo cannot be streamed");
@@ -766,7 +795,9 @@ Json Completions::Conversation::text_choice(const GenerationResult& result, size
 std::string Completions::Conversation::run(const Callbacks& callbacks) {
   if (stream_) return run_stream(callbacks);
   JobList jobs;
-  for (size_t i = 0; i < prompts_.size(); ++i) jobs.push_back(owner_.submit(request_for(i)));
+  std::vector<GenerationRequest> requests;
+  for (size_t i = 0; i < prompts_.size(); ++i) requests.push_back(request_for(i));
+  owner_.submit(std::move(requests), jobs);
   int64_t prompt = 0, cached = 0, generated = 0, reasoning = 0;
   Json choices = Json::array();
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -790,7 +821,7 @@ std::string Completions::Conversation::run(const Callbacks& callbacks) {
 std::string Completions::Conversation::run_stream(const Callbacks& callbacks) {
   bool chat = kind_ == CompletionKind::chat;
   JobList jobs;
-  jobs.push_back(owner_.submit(request_for(0)));
+  owner_.submit({request_for(0)}, jobs);
   const std::shared_ptr<Job>& job = jobs[0];
   const Json head = envelope(chat ? "chat.completion.chunk" : "text_completion");
   bool open = true;

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "models/language_model.h"
 #include "tasks/generation.h"
@@ -25,7 +26,7 @@ enum class CompletionKind { chat, text };
 struct CompletionSettings {
   std::string model_name;    // in answers; a request's "model" may be anything
   int sequences = 8;         // computed in one batch
-  size_t queue = 64;         // requests that may wait; more are refused with Status::busy
+  size_t queue = 64;         // while so many prompts wait, requests are refused with Status::busy
   std::string cache_folder;  // prompt caches on disk; empty: none
   // The constraint of requests that bring none: a JSON schema, or a GBNF grammar.
   std::string default_grammar;
@@ -77,7 +78,8 @@ class Completions {
   class Conversation;
   friend class Conversation;
 
-  std::shared_ptr<Job> submit(GenerationRequest request);
+  // Queues all of them, or none: Error(busy). What is queued stands in `jobs` in the same order.
+  void submit(std::vector<GenerationRequest> requests, JobList& jobs);
   void loop();
 
   LanguageModel& model_;

@@ -254,6 +254,25 @@ TEST(HttpServer, CutsOffWhoDoesNotEnd) {
   }
 }
 
+TEST(HttpServer, LeavesAHandlerThatDoesNotEnd) {
+  auto arrived = std::make_shared<Event>(), go_on = std::make_shared<Event>();
+  {
+    HttpServer server({.port = 0, .grace = 50ms}, [=](const Request&, Response&) {
+      arrived->set();
+      go_on->wait();
+    });
+    bool all_ended = true;
+    std::thread thread([&] { all_ended = server.run(); });
+    HttpClient client(server.port());
+    client.send_request("GET", "/");
+    arrived->wait();
+    server.stop();
+    thread.join();
+    EXPECT_FALSE(all_ended);
+  }
+  go_on->set();  // it ends without the server
+}
+
 TEST(HttpServer, AnAddressThatIsTakenIsAnError) {
   Running server({}, echo);
   EXPECT_ANY_THROW(HttpServer({.port = server.port()}, echo));

@@ -117,6 +117,78 @@ TEST_F(CompletionsTest, SchemaAndSeedDecide) {
   }
 }
 
+TEST_F(CompletionsTest, AListOfPromptsLongerThanTheQueueIsAnswered) {
+  Completions c(*model_, {.sequences = 2, .queue = 3});
+  Json prompts = Json::array();
+  for (int i = 0; i < 12; ++i) prompts.push_back("prompt " + std::to_string(i));
+  Json answer = text(c, {{"prompt", prompts}, {"max_tokens", 2}, {"temperature", 0}});
+  ASSERT_EQ(answer["choices"].size(), prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Json alone = text(c, {{"prompt", prompts[i]}, {"max_tokens", 2}, {"temperature", 0}});
+    EXPECT_EQ(answer["choices"][i]["text"], alone["choices"][0]["text"]);
+  }
+  EXPECT_EQ(c.counts().requests, 24u);
+}
+
+TEST_F(CompletionsTest, UnknownFieldsInsideObjectsAreNamed) {
+  Completions c(*model_, {});
+  Json schema{{"type", "boolean"}};
+  Json tool{{"type", "function"},
+            {"function", {{"name", "f"}, {"strict", true}, {"parameters", Json::object()}}}};
+  auto with = [&](const char* field, const Json& value) {
+    Json request = hello(1);
+    request["tools"] = Json::array({tool});
+    request[field] = value;
+    return refusal(c, CompletionKind::chat, request);
+  };
+  Json format{{"type", "json_schema"},
+              {"json_schema", {{"name", "n"}, {"strict", true}, {"schema", schema}}}};
+  EXPECT_EQ(with("response_format", format), "accepted");
+  format["json_schema"]["extra"] = nullptr;  // null is as good as absent
+  EXPECT_EQ(with("response_format", format), "accepted");
+  format["json_schema"]["extra"] = 1;
+  EXPECT_EQ(with("response_format", format), "invalid_argument response_format.json_schema.extra");
+  EXPECT_EQ(with("response_format", {{"type", "text"}, {"schema", schema}}),
+            "invalid_argument response_format.schema");
+  EXPECT_EQ(with("response_format", {{"type", "json_object"}, {"json_schema", schema}}),
+            "invalid_argument response_format.json_schema");
+  EXPECT_EQ(with("stream_options", {{"include_usage", true}, {"include_obfuscation", false}}),
+            "accepted");
+  EXPECT_EQ(with("stream_options", {{"usage", true}}), "invalid_argument stream_options.usage");
+  EXPECT_EQ(with("stream_options", {{"include_usage", "yes"}}),
+            "invalid_argument stream_options.include_usage");
+  EXPECT_EQ(with("tool_choice",
+                 {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}),
+            "invalid_argument tool_choice.function.arguments");
+  tool["function"]["returns"] = schema;
+  EXPECT_EQ(with("tools", Json::array({tool})), "invalid_argument tools[0].function.returns");
+}
+
+TEST_F(CompletionsTest, GrammarsThatLeaveNoTokenAreRefused) {
+  Completions c(*model_, {});
+  // Each rule calls the next and has something to come back for.
+  auto nested = [](const std::string& before, int calls) {
+    std::string grammar = "root ::= " + before + " r0\n";
+    for (int i = 0; i < calls; ++i) {
+      grammar += fmt::format("r{} ::= r{} \"b\"\n", i, i + 1);
+    }
+    return grammar + fmt::format("r{} ::= \"a\"\n", calls);
+  };
+  for (const char* before : {"", "\"x\""}) {
+    Json request = hello(4);
+    request["grammar"] = nested(before, 200);
+    EXPECT_EQ(refusal(c, CompletionKind::chat, request), "accepted");
+    request["grammar"] = nested(before, 400);
+    try {
+      c.run(CompletionKind::chat, request.dump(), {});
+      FAIL();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status(), Status::out_of_range);
+      EXPECT_STREQ(e.what(), "the grammar nests more than 300 calls of rules");
+    }
+  }
+}
+
 TEST_F(CompletionsTest, RequiredToolIsCalled) {
   Completions c(*model_, {});
   Json request = hello(300);

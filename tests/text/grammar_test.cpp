@@ -239,6 +239,12 @@ TEST(JsonSchema, Refusals) {
   expect_has(bad({{"type", "string"}, {"maxLength", -1}}, Status::invalid_argument), "maxLength");
   expect_has(bad({{"type", "string"}, {"maxLength", 5e9}}), "maxLength");
   expect_has(bad({{"type", "number"}, {"minimum", 0.5}}), "minimum");
+  // Past 64 bits digits would be lost; up to there none are.
+  for (const char* text : {R"({"const":100000000000000000001})", R"({"enum":["a",[-1e30]]})"}) {
+    expect_has(failure(Status::unsupported, [&] { Grammar::from_json_schema(text, trie()); }),
+               "whole numbers as large as");
+  }
+  EXPECT_TRUE(takes(schema({{"const", UINT64_MAX}}), "18446744073709551615"));
   expect_has(
       bad({{"type", "object"}, {"properties", {{"self", {{"$ref", "#"}}}}}, {"required", {"self"}}},
           Status::invalid_argument),

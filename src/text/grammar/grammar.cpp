@@ -210,6 +210,12 @@ class Matcher {
       for (Config& c : a.configs) c.mask = nullptr;
       a.masks = 1;
     }
+    if (std::all_of(out->words.begin(), out->words.end(), [](uint32_t w) { return w == 0; })) {
+      if (too_deep_) {
+        fail(Status::out_of_range, "the grammar nests more than {} calls of rules", max_depth);
+      }
+      fail(Status::out_of_range, "no token of the model can follow by the grammar");
+    }
     a.configs[config].mask = out;
     return out;
   }
@@ -252,7 +258,10 @@ class Matcher {
              max_set);
       }
       Node node = a.nodes[n];
-      if (node.depth > max_depth) continue;
+      if (node.depth > max_depth) {
+        too_deep_ = true;
+        continue;
+      }
       // A copy: start() may compile a rule, and that moves the states.
       auto calls = automaton_.state(node.state).calls;
       const State& state = automaton_.state(node.state);
@@ -324,6 +333,7 @@ class Matcher {
   std::shared_ptr<Arena> arena_;
   std::unordered_map<uint32_t, std::shared_ptr<const Local>> local_;
   std::vector<Place> path_;  // by depth
+  bool too_deep_ = false;    // a way on was dropped at max_depth
 };
 
 }  // namespace grammar

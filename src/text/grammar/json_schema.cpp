@@ -478,6 +478,17 @@ class SchemaCompiler : public std::enable_shared_from_this<SchemaCompiler> {
     return type == "any" || v.is_null();
   }
 
+  // Integers past 64 bits are read as doubles, which would be printed with other digits.
+  static void check_digits(const Json& v, const std::string& path) {
+    if (v.is_structured()) {
+      for (const Json& part : v) check_digits(part, path);
+    } else if (v.is_number_float()) {
+      double d = v.get<double>();
+      if (std::abs(d) < 0x1p53 || d != std::floor(d)) return;
+      unsupported(path, "whole numbers as large as {} are not supported as values", dump(v));
+    }
+  }
+
   ExprPtr values(const Json& list, const Json& s, const std::string& path) {
     std::vector<std::string> types =
         s.contains("type") ? types_of(s, path) : std::vector<std::string>{"any"};
@@ -485,6 +496,7 @@ class SchemaCompiler : public std::enable_shared_from_this<SchemaCompiler> {
     for (const Json& v : list) {
       if (std::any_of(types.begin(), types.end(),
                       [&](const std::string& t) { return is_type(v, t); })) {
+        check_digits(v, path);
         out.push_back(literal(dump(v)));
       }
     }
