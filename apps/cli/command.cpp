@@ -1,5 +1,6 @@
 #include "command.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -62,11 +63,22 @@ void print_error(const char* code, const std::string& option, const std::string&
   note("speech: {}{}: {}", code, at, message);
 }
 
+void fill_standard_descriptors() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest free number is `fd` itself.
+    if (::open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY) != fd) return;
+  }
+}
+
 void take_stdout() {
   std::fflush(stdout);
   int copy = ::dup(STDOUT_FILENO);
   if (copy < 0 || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return;
-  if (std::FILE* file = ::fdopen(copy, "w")) output = file;
+  std::FILE* file = ::fdopen(copy, "w");
+  // It was closed when the program began (fill_standard_descriptors): writing to it has to fail.
+  if (!file) file = ::fdopen(copy, "r");
+  if (file) output = file;
 }
 
 void make_folder(const std::string& path, const char* option) {
@@ -293,6 +305,14 @@ int quantize_bits(const std::string& text) {
   }
   throw UsageError(
       fmt::format("--quantize {}: expected int2, int3, int4, int5, int6 or int8", text));
+}
+
+const char* c_text(const std::string& text, std::string_view what) {
+  size_t place = text.find('\0');
+  if (place != std::string::npos) {
+    throw UsageError(fmt::format("{} holds a NUL byte (byte {})", what, place));
+  }
+  return text.c_str();
 }
 
 std::string model_path(const std::string& argument) {

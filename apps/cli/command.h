@@ -93,6 +93,9 @@ void print_error(const char* code, const std::string& option, const std::string&
 
 // ---- output ----
 
+// Opens /dev/null where a standard descriptor is closed, so that no file of ours takes its number
+// and gets what is meant for it. A closed standard output cannot be written.
+void fill_standard_descriptors();
 // The program's own standard output; descriptor 1 goes to stderr, so that nothing a library prints
 // can mix with it.
 void take_stdout();
@@ -233,6 +236,10 @@ ModelHandle load_model(const std::string& argument, const LoadSettings& settings
 
 // Bits of "int4", "4bit" or "4"; UsageError.
 int quantize_bits(const std::string& text);
+
+// `text` as the C API takes it: UsageError if it holds a NUL byte, where the API would see it end.
+// `what` says what it is ("the prompt").
+const char* c_text(const std::string& text, std::string_view what);
 
 // Splits positional arguments into MODEL and at least one input, or throws the UsageError that
 // explains what is missing; `task` chooses the models that are proposed.

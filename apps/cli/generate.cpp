@@ -16,9 +16,7 @@ class Generate final : public Command {
         ->required()
         ->type_name("MODEL");
     app.add_option("-p,--prompt", prompt_, "The text to continue (default: standard input)");
-    app.add_option("--ids", ids_, "Token ids instead of a text (1,2,3)")
-        ->delimiter(',')
-        ->excludes("--prompt");
+    add_ids(app, "--ids", ids_, "Token ids instead of a text (1,2,3)")->excludes("--prompt");
     app.add_flag("--ignore-eos", ignore_eos_, "Go on behind an end of sequence");
     app.add_option("--format", format_, "text, or json: ids, text and log probabilities")
         ->check(CLI::IsMember({"text", "json"}))

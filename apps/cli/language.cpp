@@ -1,5 +1,8 @@
 #include "language.h"
 
+#include <cmath>
+#include <type_traits>
+
 #include "base/file.h"
 
 namespace speech::cli {
@@ -8,9 +11,18 @@ using Json = nlohmann::ordered_json;
 
 std::vector<int32_t> token_ids(speech_model* model, const std::string& text) {
   speech_text* raw = nullptr;
-  check(speech_tokenize(model, text.c_str(), 1, &raw));
+  check(speech_tokenize(model, c_text(text, "the prompt"), 1, &raw));
   TextHandle owned(raw);
   return Json::parse(speech_text_get(raw))["ids"].get<std::vector<int32_t>>();
+}
+
+CLI::Option* add_ids(CLI::App& app, const std::string& flag, std::vector<int32_t>& ids,
+                     const std::string& help) {
+  // CLI11 would read nothing as 0.
+  auto given = [](const std::string& id) {
+    return std::string(id.empty() ? "an id is empty" : "");
+  };
+  return app.add_option(flag, ids, help)->delimiter(',')->check(given)->type_name("IDS");
 }
 
 void SamplingFlags::add(CLI::App& app) {
@@ -31,7 +43,12 @@ void SamplingFlags::add(CLI::App& app) {
 
 void SamplingFlags::apply(Json& request) const {
   auto put = [&](const char* name, const auto& value) {
-    if (value) request[name] = *value;
+    if (!value) return;
+    if constexpr (std::is_same_v<decltype(value), const std::optional<double>&>) {
+      if (!std::isfinite(*value))
+        throw UsageError(fmt::format("{}: {} is no number", name, *value));
+    }
+    request[name] = *value;
   };
   put("temperature", temperature_);
   put("top_k", top_k_);
@@ -60,7 +77,7 @@ CompletionsHandle CompletionFlags::make(speech_model* model, const Serving& serv
       speech_completions_params_new());
   std::string grammar = grammar_.empty() ? schema_ : read_text_file(grammar_);
   if (!grammar.empty()) {
-    check(speech_completions_params_set_grammar(params.get(), grammar.c_str()));
+    check(speech_completions_params_set_grammar(params.get(), c_text(grammar, "the grammar")));
   }
   if (!cache_.empty()) check(speech_completions_params_set_cache(params.get(), cache_.c_str()));
   if (!serving.name.empty()) {

@@ -13,6 +13,10 @@ namespace speech::cli {
 // Ids of a text, added tokens included.
 std::vector<int32_t> token_ids(speech_model* model, const std::string& text);
 
+// A flag for token ids, 1,2,3.
+CLI::Option* add_ids(CLI::App& app, const std::string& flag, std::vector<int32_t>& ids,
+                     const std::string& help);
+
 // Flags of sampling and limits, put into a request.
 class SamplingFlags {
  public:

@@ -170,6 +170,7 @@ int run(int argc, char** argv) {
 }  // namespace speech::cli
 
 int main(int argc, char** argv) {
+  speech::cli::fill_standard_descriptors();
   speech::cli::take_stdout();
   speech::remove_partial_files_on_signals();
   return speech::cli::run(argc, argv);

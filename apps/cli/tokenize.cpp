@@ -22,7 +22,7 @@ class Tokenize final : public Command {
                    "enable_thinking, ...); prints the rendered prompt too")
         ->type_name("FILE");
     app.add_flag("--plain", plain_, "Read added tokens such as <|im_end|> as text");
-    app.add_option("--decode", ids_, "The text of these ids instead (1,2,3)")->delimiter(',');
+    add_ids(app, "--decode", ids_, "The text of these ids instead (1,2,3)");
     device_.add(app);
   }
 
@@ -45,7 +45,7 @@ class Tokenize final : public Command {
       check(speech_chat_prompt(handle, request.dump().c_str(), &raw));
     } else {
       if (text_.empty()) text_.assign(std::istreambuf_iterator<char>(std::cin), {});
-      check(speech_tokenize(model.get(), text_.c_str(), !plain_, &raw));
+      check(speech_tokenize(model.get(), c_text(text_, "the text"), !plain_, &raw));
     }
     TextHandle owned(raw);
     print_json(speech_text_get(raw));

@@ -18,8 +18,7 @@ class TraceCommand final : public Command {
         ->check(at_least(0));
     app.add_option("--channel-step", channel_step_, "Keep every so-many-th channel of wide stages")
         ->check(at_least(1));
-    app.add_option("--ids", ids_, "Of a language model: trace a pass over these ids (1,2,3)")
-        ->delimiter(',');
+    add_ids(app, "--ids", ids_, "Of a language model: trace a pass over these ids (1,2,3)");
     app.add_option("--prompt", prompt_, "Of a language model: trace a pass over this text");
     device_.add(app);
     app.add_flag("--as-run", as_run_,

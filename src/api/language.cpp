@@ -88,7 +88,13 @@ speech_status speech_detokenize(speech_model* model, const int32_t* ids, size_t 
                                 speech_text** text) {
   return guarded([&] {
     if (count > 0) required(ids, "ids");
-    give(text, language_model(model).tokenizer()->decode({ids, count}));
+    const BpeTokenizer& tokenizer = *language_model(model).tokenizer();
+    for (size_t i = 0; i < count; ++i) {
+      if (ids[i] >= 0 && ids[i] < tokenizer.size()) continue;
+      fail_option(Status::out_of_range, "ids", "token id {}; this tokenizer has 0 to {}", ids[i],
+                  tokenizer.size() - 1);
+    }
+    give(text, tokenizer.decode({ids, count}));
   });
 }
 

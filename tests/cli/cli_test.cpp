@@ -213,6 +213,42 @@ TEST_F(Cli, OneBadRecordingDoesNotCostTheOthers) {
   }
 }
 
+TEST_F(Cli, TokensAndTextsAreReadWhole) {
+  std::string model = data_path("qwen3/dense-tied/checkpoint");
+  std::ofstream(path("nul")) << "a" << '\0' << "b";
+  for (const std::string& arguments :
+       {"generate " + model + " --ids ''", "generate " + model + " --ids 5,,6 -p a",
+        "generate " + model + " <" + path("nul"), "tokenize " + model + " --decode ''",
+        "tokenize " + model + " <" + path("nul"), "generate " + model + " -p a --temperature nan",
+        "generate " + model + " -p a --top-p inf",
+        "generate " + model + " -p a --grammar " + path("nul")}) {
+    Result run = speech(arguments);
+    EXPECT_EQ(run.code, 2) << arguments << "\n" << run.err;
+    EXPECT_EQ(run.out, "") << arguments;
+  }
+  for (const char* id : {"-1", "608", "99999999"}) {
+    Result run = speech("tokenize " + model + " --decode 5," + id);
+    EXPECT_EQ(run.code, 1) << run.err;
+    EXPECT_TRUE(contains(run.err, "speech: out_of_range (ids): token id " + std::string(id)))
+        << run.err;
+  }
+}
+
+TEST_F(Cli, ClosedStandardDescriptorsMixNothing) {
+  std::string model = data_path("qwen3/dense-tied/checkpoint");
+  std::string generate =
+      "speech generate " + model + " --ids 5 --max-tokens 2 --temperature 0 --format json";
+  Result run = shell(generate);
+  ASSERT_EQ(run.code, 0) << run.err;
+  // In a shell of its own: what is closed here would be opened again behind it.
+  Result closed = shell("( " + generate + " 2>&- <&- )");
+  EXPECT_EQ(closed.code, 0);
+  EXPECT_EQ(closed.out, run.out);
+  closed = shell("( " + generate + " >&- )");
+  EXPECT_EQ(closed.code, 1);
+  EXPECT_TRUE(contains(closed.err, "speech: io (stdout): ")) << closed.err;
+}
+
 TEST_F(Cli, VadText) {
   Result run = speech("vad silero-vad " + jfk());
   EXPECT_EQ(run.code, 0) << run.err;
@@ -580,7 +616,7 @@ TEST_F(CliEval, TheTableHasARowForEachQuantization) {
        {"WEIGHTS", "FIXTURES", "DISK MB", "RSS MB", "TTFW MS", "TOK/S", "SCORE", "GATE"}) {
     EXPECT_TRUE(contains(line, column)) << column;
   }
-  for (auto [type, gate] : {std::pair{"bf16", "baseline"}, std::pair{"int8-g64", "pass"},
+  for (auto [type, gate] : {std::pair{"BF16", "baseline"}, std::pair{"int8-g64", "pass"},
                             std::pair{"int4-g64", "pass"}}) {
     ASSERT_TRUE(std::getline(lines, line));
     std::istringstream words(line);
