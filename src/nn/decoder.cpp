@@ -49,18 +49,15 @@ void trace_attention_weights(const LayerTrace& stage, const Tensor& q, const KvR
   stage.run.trace->add(stage.prefix + "08_attention_weights", {heads, n, s}, weights);
 }
 
-// One layer; x[n, hidden] is read and replaced.
-void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
-               std::span<const DecoderRows> sequences, std::span<const int32_t> positions) {
+// Attention of layer `l`, added to x[n, hidden].
+void run_attention(Run& run, const Decoder& decoder, int l, const Tensor& x,
+                   std::span<const DecoderRows> sequences, std::span<const int32_t> positions,
+                   const LayerTrace& stage) {
   const DecoderConfig& c = decoder.config;
   const DecoderLayer& w = decoder.layers[static_cast<size_t>(l)];
   Backend& b = run.backend;
   Workspace::Scope scope(run.workspace);
   int64_t n = x.dim(0), d = c.head_dim;
-  bool traced = run.trace && decoder.stage_prefix;
-  std::string prefix = traced ? decoder.stage_prefix(l) : "";
-  // Stages inside a layer are recorded for the first one, outputs for all.
-  LayerTrace stage{run, l == 0 ? prefix : ""};
 
   Tensor h = run.tensor({n, c.hidden});
   Tensor q = run.tensor({n, c.heads, d});
@@ -114,7 +111,18 @@ void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
   }
   b.matmul(x, flat(a), w.o, {.add = x});
   stage("11_after_attention", x);
+}
 
+// Its feed-forward network, added to x[n, hidden].
+void run_feed_forward(Run& run, const Decoder& decoder, int l, const Tensor& x,
+                      const LayerTrace& stage) {
+  const DecoderConfig& c = decoder.config;
+  const DecoderLayer& w = decoder.layers[static_cast<size_t>(l)];
+  Backend& b = run.backend;
+  Workspace::Scope scope(run.workspace);
+  int64_t n = x.dim(0);
+
+  Tensor h = run.tensor({n, c.hidden});
   Tensor gated = run.tensor({n, c.intermediate});
   Tensor up = run.tensor({n, c.intermediate});
   b.rms_norm(h, x, w.post_norm, c.eps);
@@ -134,6 +142,17 @@ void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
     stage("16_down_proj", down);
   }
   b.matmul(x, gated, w.down, {.add = x});
+}
+
+// One layer; x[n, hidden] is read and replaced.
+void run_layer(Run& run, const Decoder& decoder, int l, const Tensor& x,
+               std::span<const DecoderRows> sequences, std::span<const int32_t> positions) {
+  bool traced = run.trace && decoder.stage_prefix;
+  std::string prefix = traced ? decoder.stage_prefix(l) : "";
+  // Stages inside a layer are recorded for the first one, outputs for all.
+  LayerTrace stage{run, l == 0 ? prefix : ""};
+  run_attention(run, decoder, l, x, sequences, positions, stage);
+  run_feed_forward(run, decoder, l, x, stage);
   if (traced) trace(run, prefix + "17_out", x);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "formats/gguf.h"
 #include "models/qwen3/adapter.h"
 #include "text/chat_template.h"
@@ -205,13 +206,19 @@ std::string optional_text(const fs::path& path) {
 }
 
 std::shared_ptr<const BpeTokenizer> gguf_tokenizer(const GgufFile& file) {
-  std::vector<std::string> tokens = file.get_strings("tokenizer.ggml.tokens");
-  std::vector<std::string> merges = file.get_strings("tokenizer.ggml.merges");
-  std::vector<std::string_view> token_views(tokens.begin(), tokens.end());
-  std::vector<std::string_view> merge_views(merges.begin(), merges.end());
-  return BpeTokenizer::from_gguf(
-      file.get_string("tokenizer.ggml.model"), file.get_string("tokenizer.ggml.pre"), token_views,
-      file.get_i32s("tokenizer.ggml.token_type"), merge_views, file.path());
+  std::shared_ptr<const BpeTokenizer> tokenizer;
+  {
+    std::vector<std::string> tokens = file.get_strings("tokenizer.ggml.tokens");
+    std::vector<std::string> merges = file.get_strings("tokenizer.ggml.merges");
+    std::vector<std::string_view> token_views(tokens.begin(), tokens.end());
+    std::vector<std::string_view> merge_views(merges.begin(), merges.end());
+    tokenizer = BpeTokenizer::from_gguf(file.get_string("tokenizer.ggml.model"),
+                                        file.get_string("tokenizer.ggml.pre"), token_views,
+                                        file.get_i32s("tokenizer.ggml.token_type"), merge_views,
+                                        file.path());
+  }
+  trim_memory();  // of the lists: tens of megabytes
+  return tokenizer;
 }
 
 ModelInfo base_info(const TensorFile& source, const Config& config, uint64_t file_bytes) {
