@@ -81,6 +81,25 @@ def train_tokenizer(folder, sentences):
             f.write((piece[1:] if piece.startswith("\u2581") else "##" + piece) + "\n")
 
 
+def start_transducer(model):
+    """Gives the untrained TDT head what the CTC head knows: at its first step it writes each piece where CTC would.
+
+    joint.enc becomes the identity plus a shift that keeps the ReLU almost linear, the last layer the CTC head with the shift
+    taken off again, and every duration starts as 1. What it lacks is the prediction network's part: not to write twice.
+    """
+    shift, head, last = 3.0, model.ctc_decoder.decoder_layers[0], model.joint.joint_net[-1]
+    with torch.no_grad():
+        model.joint.enc.weight.copy_(torch.eye(D))
+        model.joint.enc.bias.fill_(shift)
+        model.joint.pred.weight.mul_(0.3)
+        model.joint.pred.bias.zero_()
+        last.weight.zero_()
+        last.bias.zero_()
+        last.weight[:VOCAB + 1] = head.weight[:, :, 0]
+        last.bias[:VOCAB + 1] = head.bias - shift * head.weight[:, :, 0].sum(1)
+        last.bias[VOCAB + 2] = 2.0  # duration 1
+
+
 def quiet():
     """NeMo reports every default as a warning."""
     logging.getLogger("nemo_logger").setLevel(logging.ERROR)

@@ -6,7 +6,8 @@
 A run keeps RUN/last.pt (weights, averaged weights, optimizer, counters) every few minutes and goes on from it when it is
 there; on a new machine it begins from --init, the .nemo of the repository, with a fresh optimizer. RUN/curve.csv gets one line
 per evaluation (every fifth utterance of the test set), RUN/log.txt one per 20 steps. At the end, and at each evaluation, the
-averaged weights are written to RUN/model.nemo (float16 weights in NeMo's archive).
+averaged weights are written to RUN/model.nemo (float16 weights in NeMo's archive). SIGTERM to the first process ends a run
+as if its time were up.
 
 Phases are made of options: --align S fades the loss on the words' own windows out over S steps, --parts limits the curriculum,
 --tdt W adds the TDT loss, --freeze trains the heads alone.
@@ -16,6 +17,7 @@ import csv
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -136,6 +138,7 @@ def main():
     p.add_argument("--cooldown", type=float, default=0, help="last minutes in which the rate falls to a twentieth")
     p.add_argument("--align", type=int, default=0, help="steps over which the word-window loss fades out")
     p.add_argument("--tdt", type=float, default=0.0)
+    p.add_argument("--start-tdt", action="store_true", help="begin the TDT head as a copy of the CTC head")
     p.add_argument("--freeze", action="store_true")
     p.add_argument("--decay", type=float, default=0.995, help="of the averaged weights")
     p.add_argument("--bf16", action="store_true")
@@ -155,6 +158,8 @@ def main():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=a.workers)
     begin = time.time()
+    ended = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
 
     state_path = os.path.join(a.work, "last.pt")
     state = torch.load(state_path, weights_only=False) if os.path.exists(state_path) else None
@@ -173,6 +178,7 @@ def main():
             model.ctc_decoder.decoder_layers[0].bias[-1] = -1.0
     model.train()
     fast.speed_up(model)
+    model.encoder.sync_max_audio_length = False  # would wait for the other processes in each forward pass
     named = {k: v for k, v in model.named_parameters()}
     heads = [v for k, v in named.items() if k.startswith(("decoder.", "joint."))]
     trained = heads if a.freeze else list(named.values()) if a.tdt else [v for k, v in named.items() if not k.startswith(("decoder.", "joint."))]
@@ -190,6 +196,12 @@ def main():
     if state:
         average = state["average"]
     start_step = done["step"]
+    if a.start_tdt:
+        models.start_transducer(model)
+        average.update({k: v.detach().clone() for k, v in model.state_dict().items() if k.startswith(("decoder.", "joint."))})
+    for module in model.joint.joint_net:  # random masks would undo the shift of start_transducer; NeMo needs the module
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
 
     sp = model.tokenizer.tokenizer
     data = Data(a.data, sp, a.parts)
@@ -242,7 +254,7 @@ def main():
         aligning = done["step"] < a.align
         batches = data.batches(r, a.batch_seconds * 100 / a.workers, aligning, a.max_seconds * 100)
         for batch in batches[rank:len(batches) - len(batches) % a.workers:a.workers]:
-            left = a.minutes * 60 - (time.time() - begin)
+            left = 0.0 if ended else a.minutes * 60 - (time.time() - begin)
             scale = min(1.0, (done["step"] - start_step + 1) / a.warmup)
             if a.cooldown:
                 scale *= max(0.05, min(1.0, left / (a.cooldown * 60)))
