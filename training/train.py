@@ -197,7 +197,7 @@ def main():
         average = state["average"]
     start_step = done["step"]
     if a.start_tdt:
-        models.start_transducer(model)
+        models.start_transducer(model.state_dict())
         average.update({k: v.detach().clone() for k, v in model.state_dict().items() if k.startswith(("decoder.", "joint."))})
     for module in model.joint.joint_net:  # random masks would undo the shift of start_transducer; NeMo needs the module
         if isinstance(module, torch.nn.Dropout):
@@ -224,7 +224,7 @@ def main():
         now = {k: v.clone() for k, v in model.state_dict().items()}
         model.load_state_dict(average)
         ctc, tdt = evaluate.decode(model, mels, tdt=a.tdt > 0 or a.freeze)
-        models.save(model, os.path.join(a.work, "model.nemo"), half=True)
+        models.save(model, os.path.join(a.work, "model.nemo"))
         row = {"step": done["step"], "audio_hours": round(done["audio"] / 3600, 2), "wall_minutes": round(done["wall"] / 60, 1),
                "cpu_minutes": round(done["cpu"] / 60, 1), "parts": len(data.known), "loss": round(loss, 3)}
         for name, got in (("ctc", ctc), ("tdt", tdt)):
