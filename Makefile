@@ -19,10 +19,13 @@ PACKAGES = clang cmake ninja-build pkg-config libc6-dev libstdc++-12-dev ccache 
   binutils python3-venv
 # For make format, make asan and make fuzz.
 DEVELOPER_PACKAGES = clang-format llvm libclang-rt-14-dev g++
+# For make arm.
+ARM_PACKAGES = cmake ninja-build ccache g++-aarch64-linux-gnu qemu-user googletest libfmt-dev
 
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_C_COMPILER=$(CC) -DCMAKE_CXX_COMPILER=$(CXX)
 
-.PHONY: build demo test bench fuzz format check-format install deps developer-deps asan tsan gcc clean
+.PHONY: build demo test bench fuzz format check-format install deps developer-deps asan tsan gcc \
+  arm clean
 
 build: deps
 	@$(CONFIGURE) -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DSPEECH_TESTS=OFF >$(BUILD).log 2>&1 \
@@ -63,6 +66,17 @@ asan tsan: developer-deps
 gcc: developer-deps
 	cmake --preset gcc -DSPEECH_BENCH=OFF
 	cmake --build --preset gcc --parallel $(JOBS)
+
+# The compute core for 64-bit ARM, crossed, and its tests under emulation: with everything that the
+# emulator knows, on a processor of the first generation, and without vectors.
+QEMU = qemu-aarch64
+arm:
+	@scripts/install-packages.sh $(ARM_PACKAGES)
+	cmake --preset arm
+	cmake --build --preset arm --parallel $(JOBS)
+	$(QEMU) -cpu max build-arm/kernel_tests --gtest_brief=1
+	$(QEMU) -cpu cortex-a72 build-arm/kernel_tests --gtest_brief=1 --gtest_filter='Matmul*'
+	SPEECH_CPU=scalar $(QEMU) build-arm/kernel_tests --gtest_brief=1 --gtest_filter='Backend*'
 
 SOURCES = $(shell git ls-files '*.cpp' '*.h' '*.c')
 format: developer-deps

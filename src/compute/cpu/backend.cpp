@@ -894,6 +894,8 @@ const Kernels& kernels(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::avx512 || isa == Isa::amx) return kAvx512Kernels;
   if (isa == Isa::avx2) return kAvx2Kernels;
+#elif defined(__aarch64__)
+  if (isa != Isa::scalar) return kNeonKernels;
 #endif
   (void)isa;
   return kScalarKernels;

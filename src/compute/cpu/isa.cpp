@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 
 #include "base/error.h"
@@ -17,7 +18,7 @@
 namespace speech::cpu {
 namespace {
 
-constexpr Isa kAll[] = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::amx};
+constexpr Isa kAll[] = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::amx, Isa::neon};
 
 #if defined(__x86_64__)
 struct Features {
@@ -71,6 +72,8 @@ const char* isa_name(Isa isa) {
       return "avx512";
     case Isa::amx:
       return "amx";
+    case Isa::neon:
+      return "neon";
   }
   return "scalar";
 }
@@ -80,7 +83,10 @@ bool machine_runs(Isa isa) {
 #if defined(__x86_64__)
   return isa == Isa::avx2     ? features().avx2
          : isa == Isa::avx512 ? features().avx512
-                              : features().amx;
+         : isa == Isa::amx    ? features().amx
+                              : false;
+#elif defined(__aarch64__)
+  return isa == Isa::neon;
 #else
   return false;
 #endif
@@ -112,10 +118,11 @@ IsaChoice choose_isa() {
     }
     return {isa, fmt::format("SPEECH_CPU={}", forced)};
   }
-  fail_option(
-      Status::device, "SPEECH_CPU",
-      "SPEECH_CPU={} is unknown; expected scalar, avx2, avx512 or amx, or no value for the best",
-      forced);
+  std::string known;
+  for (Isa isa : kAll) known += fmt::format("{}, ", isa_name(isa));
+  fail_option(Status::device, "SPEECH_CPU",
+              "SPEECH_CPU={} is unknown; expected one of {}or no value for the best", forced,
+              known);
 }
 
 std::string processor_name() {
@@ -134,6 +141,15 @@ std::string processor_name() {
     while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
     if (!name.empty()) return std::string(name);
   }
+#elif defined(__aarch64__)
+  std::ifstream info("/proc/cpuinfo");
+  std::string line, maker, part;
+  while (std::getline(info, line)) {
+    std::string value = line.substr(line.find(':') + 1);
+    if (line.starts_with("CPU implementer")) maker = value;
+    if (line.starts_with("CPU part")) part = value;
+  }
+  if (!part.empty()) return fmt::format("aarch64 processor, maker{}, part{}", maker, part);
 #endif
   return "unknown processor";
 }

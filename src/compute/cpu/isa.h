@@ -10,7 +10,7 @@ namespace speech::cpu {
 
 const char* isa_name(Isa isa);  // "avx2": as SPEECH_CPU takes it
 
-// Whether processor and operating system (XCR0) run it.
+// Whether processor and operating system run it (on x86-64: XCR0).
 bool machine_runs(Isa isa);
 
 struct IsaChoice {
@@ -25,7 +25,8 @@ IsaChoice choose_isa();
 // Sets that the machine runs, lowest first: what tests loop over.
 std::vector<Isa> runnable_isas();
 
-// "GenuineIntel Family 6 ...": the processor's own name, or "unknown processor".
+// The processor's own name; on ARM, where it has none, the numbers of its maker and part; or
+// "unknown processor".
 std::string processor_name();
 
 }  // namespace speech::cpu

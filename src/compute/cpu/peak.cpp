@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace speech::cpu {
@@ -18,6 +20,8 @@ double scalar_chains(int64_t count) {
       a[j] = a[j] * x + x;
 #if defined(__x86_64__)
       asm volatile("" : "+x"(a[j]));
+#elif defined(__aarch64__)
+      asm volatile("" : "+w"(a[j]));
 #endif
     }
   }
@@ -60,6 +64,24 @@ __attribute__((target("avx512f"))) double avx512_chains(int64_t count) {
   keep(total);
   return 12 * 32;
 }
+#elif defined(__aarch64__)
+double neon_chains(int64_t count) {
+  constexpr int kChains = 24;  // there are cores with four units of four cycles
+  float32x4_t a[kChains], x = vdupq_n_f32(1.0000001f);
+  for (auto& v : a) v = x;
+  for (int64_t i = 0; i < count; ++i) {
+#pragma GCC unroll 24
+    for (int j = 0; j < kChains; ++j) {
+      a[j] = vfmaq_f32(a[j], x, x);
+      asm volatile("" : "+w"(a[j]));
+    }
+  }
+#pragma GCC unroll 24
+  for (int j = 1; j < kChains; ++j) a[0] = vaddq_f32(a[0], a[j]);
+  float total = vgetq_lane_f32(a[0], 0);
+  keep(total);
+  return kChains * 8;
+}
 #endif
 
 }  // namespace
@@ -68,7 +90,9 @@ double multiply_adds(Isa isa, int64_t count) {
   auto chains = scalar_chains;
 #if defined(__x86_64__)
   if (isa == Isa::avx2) chains = avx2_chains;
-  if (isa >= Isa::avx512) chains = avx512_chains;
+  if (isa == Isa::avx512 || isa == Isa::amx) chains = avx512_chains;
+#elif defined(__aarch64__)
+  if (isa != Isa::scalar) chains = neon_chains;
 #endif
   (void)isa;
   return chains(count) * static_cast<double>(count);

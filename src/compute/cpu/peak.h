@@ -7,8 +7,9 @@
 
 namespace speech::cpu {
 
-// Runs 12 chains of `count` multiply-adds each, as wide as the registers of `isa` that f32 products
-// use, on the calling thread. Returns the operations, 2 per multiply-add.
+// Runs chains of `count` multiply-adds each, as many as hide the latency and as wide as the
+// registers of `isa` that f32 products use, on the calling thread. Returns the operations, 2 per
+// multiply-add.
 double multiply_adds(Isa isa, int64_t count);
 
 // Makes the compiler compute a value that nothing stores.

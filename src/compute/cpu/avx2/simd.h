@@ -13,6 +13,7 @@ namespace {
 
 constexpr Isa kIsa = Isa::avx2;
 constexpr int kLanes = 8;
+constexpr int kRegisters = 16;
 // Register tile of products: rows (keys, channels, places) times vectors; 12 sums, 3 vectors, 1
 // broadcast fill the 16 registers.
 constexpr int kTileRows = 4, kTileVectors = 3;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr Isa kIsa = Isa::avx512;
 constexpr int kLanes = 16;
+constexpr int kRegisters = 32;
 // Register tile of products: rows (keys, channels, places) times vectors: 24 sums of the 32
 // registers.
 constexpr int kTileRows = 8, kTileVectors = 3;

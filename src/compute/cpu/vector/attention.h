@@ -40,7 +40,7 @@ inline int64_t band_rows(const AttentionArgs& args) {
 }
 
 size_t attention_scratch(const AttentionArgs& args) {
-  int64_t d = round_up(args.d, kLanes);
+  int64_t d = round_up(args.d, larger(kLanes, kTileRows));
   int64_t rows = 3 * d + kKeys + kTileRows + 5 + band_rows(args);
   int64_t tile = rows * kPairs + 2 * kKeys * d;
   int64_t few = kFewPairs * (d + kKeys);
@@ -550,7 +550,7 @@ inline void accumulate_columns(float* sums, int64_t wide, const float* alpha, fl
 template <int kCount, typename T>
 void accumulate_few(float* sums, int64_t wide, const float* probabilities, Carried* carried,
                     const T* values, int64_t n, int64_t d, const T* next) {
-  constexpr int kColumns = kLanes == 16 ? 8 : 4;  // what the registers hold
+  constexpr int kColumns = kRegisters == 32 ? 8 : 4;  // what the registers hold
   constexpr int64_t kStep = 16;  // keys, whose values stay in the first-level cache
   float alpha[kCount], total[kCount] = {};
   for (int p = 0; p < kCount; ++p) alpha[p] = carried[p].alpha;

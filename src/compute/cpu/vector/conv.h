@@ -234,7 +234,7 @@ inline void full_places(const ConvArgs& args, const float* const (&ins)[kPlaces]
 void conv2d(const ConvArgs& args, int64_t c0, int64_t c1, int64_t y0, int64_t y1, int64_t x0,
             int64_t x1) {
   // 6 places x 4 vectors, or 6 x 2 with half the registers.
-  constexpr int kPlaces = 6, kVectors = kLanes == 16 ? 4 : 2;
+  constexpr int kPlaces = 6, kVectors = kRegisters == 32 ? 4 : 2;
   int64_t block = block_floats(args), taps = args.kernel_h * args.kernel_w;
   const float* zeros = args.packed + blocks_of(args) * block;
   for (int64_t y = y0; y < y1; ++y) {

@@ -1,0 +1,29 @@
+# The compute core (src/base, src/quant, src/compute) and its tests in one static program that needs
+# no library of the target: {fmt} as headers, GoogleTest from the sources that Debian installs. So a
+# cross compiler and an emulator are all that another processor takes (make arm).
+find_package(Threads REQUIRED)
+find_path(FMT_HEADERS fmt/format.h PATHS /usr/include NO_CMAKE_FIND_ROOT_PATH REQUIRED)
+find_path(GTEST_SOURCES googletest/src/gtest-all.cc PATHS /usr/src/googletest
+          NO_CMAKE_FIND_ROOT_PATH REQUIRED)
+
+# These headers alone: beside them lie those of this machine's C library.
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)
+file(CREATE_LINK ${FMT_HEADERS}/fmt ${CMAKE_BINARY_DIR}/include/fmt SYMBOLIC)
+
+add_library(core_gtest STATIC ${GTEST_SOURCES}/googletest/src/gtest-all.cc
+                              ${GTEST_SOURCES}/googletest/src/gtest_main.cc)
+target_include_directories(core_gtest SYSTEM PUBLIC ${GTEST_SOURCES}/googletest/include
+                                             PRIVATE ${GTEST_SOURCES}/googletest)
+target_compile_options(core_gtest PRIVATE -w)
+
+file(GLOB_RECURSE CORE_SOURCES CONFIGURE_DEPENDS
+     ${CMAKE_SOURCE_DIR}/src/base/*.cpp ${CMAKE_SOURCE_DIR}/src/quant/*.cpp
+     ${CMAKE_SOURCE_DIR}/src/compute/*.cpp)
+speech_remove_foreign_kernels(CORE_SOURCES)
+file(GLOB CORE_TESTS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/compute/*_test.cpp)
+add_executable(kernel_tests ${CORE_SOURCES} ${CORE_TESTS})
+target_include_directories(kernel_tests PRIVATE ${CMAKE_SOURCE_DIR}/src)
+target_include_directories(kernel_tests SYSTEM PRIVATE ${CMAKE_BINARY_DIR}/include)
+target_compile_definitions(kernel_tests PRIVATE FMT_HEADER_ONLY=1)
+target_link_libraries(kernel_tests PRIVATE core_gtest Threads::Threads)
+target_link_options(kernel_tests PRIVATE -static)
