@@ -26,4 +26,32 @@ target_include_directories(kernel_tests PRIVATE ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(kernel_tests SYSTEM PRIVATE ${CMAKE_BINARY_DIR}/include)
 target_compile_definitions(kernel_tests PRIVATE FMT_HEADER_ONLY=1)
 target_link_libraries(kernel_tests PRIVATE core_gtest Threads::Threads)
-target_link_options(kernel_tests PRIVATE -static)
+# The linker warns of GoogleTest, which can look up hosts.
+target_link_options(kernel_tests PRIVATE -static -Wl,--no-warnings)
+
+# In pieces, which run side by side.
+enable_testing()
+set(pieces 8)
+math(EXPR last "${pieces} - 1")
+foreach(piece RANGE ${last})
+  add_test(NAME kernels_${piece} COMMAND kernel_tests --gtest_brief=1 ${CORE_TEST_FLAGS})
+  set_tests_properties(kernels_${piece} PROPERTIES ENVIRONMENT
+                       "GTEST_TOTAL_SHARDS=${pieces};GTEST_SHARD_INDEX=${piece}")
+endforeach()
+add_test(NAME forced_scalar COMMAND kernel_tests --gtest_brief=1 --gtest_filter=Backend.*:KvCache.*)
+set_tests_properties(forced_scalar PROPERTIES ENVIRONMENT SPEECH_CPU=scalar)
+
+# Which sets a processor is found to run: the error for one that it does not run names the best.
+function(add_refusal_test processor forced best)
+  add_test(NAME ${processor}_refuses_${forced}
+           COMMAND ${EMULATOR} -cpu ${processor} $<TARGET_FILE:kernel_tests>
+                   --gtest_filter=Backend.ArgmaxTakesTheFirstAndRefusesNaN)
+  set_tests_properties(${processor}_refuses_${forced} PROPERTIES ENVIRONMENT SPEECH_CPU=${forced}
+                       PASS_REGULAR_EXPRESSION "does not run it; the best it runs is ${best}[^a-z]")
+endfunction()
+if(CMAKE_CROSSCOMPILING)
+  list(GET CMAKE_CROSSCOMPILING_EMULATOR 0 EMULATOR)
+  add_refusal_test(cortex-a72 dotprod neon)
+  add_refusal_test(neoverse-n1 i8mm dotprod)
+  add_refusal_test(max avx2 i8mm)
+endif()

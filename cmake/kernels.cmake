@@ -2,7 +2,7 @@
 # those of the processor that is built for are compiled.
 set(SPEECH_KERNELS ${CMAKE_SOURCE_DIR}/src/compute/cpu)
 set(SPEECH_X86_SETS avx2 avx512 amx)
-set(SPEECH_ARM_SETS neon)
+set(SPEECH_ARM_SETS neon dotprod i8mm)
 
 set(avx2_flags -mavx2 -mfma -mf16c -mbmi2)
 set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
@@ -13,6 +13,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 set(amx_flags ${avx512_flags} -mamx-tile -mamx-int8)
 set(neon_flags)
+set(dotprod_flags -march=armv8.2-a+dotprod)
+set(i8mm_flags -march=armv8.2-a+dotprod+i8mm)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(SPEECH_SETS ${SPEECH_X86_SETS})

@@ -41,7 +41,8 @@ TEST(Isa, EveryProcessorHasItsOwnSetsAndTheScalarOne) {
 
 TEST(Isa, ForcesWhatTheMachineRunsAndRefusesTheRest) {
   std::vector<Isa> runnable = runnable_isas();
-  for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::amx, Isa::neon}) {
+  for (Isa isa :
+       {Isa::scalar, Isa::avx2, Isa::avx512, Isa::amx, Isa::neon, Isa::dotprod, Isa::i8mm}) {
     Forced forced(isa_name(isa));
     if (std::find(runnable.begin(), runnable.end(), isa) != runnable.end()) {
       EXPECT_EQ(choose_isa().isa, isa);

@@ -225,17 +225,23 @@ TEST(Matmul, SameBytesForAnyThreadsAndCompany) {
   }
 }
 
-// AMX makes the sums of AVX-512, only faster.
-TEST(Matmul, AmxGivesTheBytesOfAvx512) {
-  if (!machine_runs(Isa::amx)) GTEST_SKIP() << "no AMX here";
-  Machine avx512(Isa::avx512, 2), amx(Isa::amx, 2);
+// Products of matrices make the sums of dot products, only faster.
+void expect_same_bytes(Isa dots, Isa matrices) {
+  if (!machine_runs(matrices)) GTEST_SKIP() << "no " << isa_name(matrices) << " here";
+  Machine one(dots, 2), other(matrices, 2);
   for (const Format& format : all_formats()) {
     int64_t n = 83, m = 45, k = format.block() == 256 ? 512 : 896;
     Matrix matrix(format, m, k, 16);
     std::vector<float> x = normal_values(n * k, 17);
-    EXPECT_EQ(avx512.product(matrix, x.data(), k, n), amx.product(matrix, x.data(), k, n))
+    EXPECT_EQ(one.product(matrix, x.data(), k, n), other.product(matrix, x.data(), k, n))
         << format.name;
   }
+}
+TEST(Matmul, AmxGivesTheBytesOfAvx512) {
+  expect_same_bytes(Isa::avx512, Isa::amx);
+}
+TEST(Matmul, I8mmGivesTheBytesOfDotprod) {
+  expect_same_bytes(Isa::dotprod, Isa::i8mm);
 }
 
 void put_f16(std::byte* p, float value) {

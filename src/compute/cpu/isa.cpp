@@ -13,12 +13,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace speech::cpu {
 namespace {
 
-constexpr Isa kAll[] = {Isa::scalar, Isa::avx2, Isa::avx512, Isa::amx, Isa::neon};
+constexpr Isa kAll[] = {Isa::scalar, Isa::avx2,    Isa::avx512, Isa::amx,
+                        Isa::neon,   Isa::dotprod, Isa::i8mm};
 
 #if defined(__x86_64__)
 struct Features {
@@ -74,6 +78,10 @@ const char* isa_name(Isa isa) {
       return "amx";
     case Isa::neon:
       return "neon";
+    case Isa::dotprod:
+      return "dotprod";
+    case Isa::i8mm:
+      return "i8mm";
   }
   return "scalar";
 }
@@ -86,7 +94,9 @@ bool machine_runs(Isa isa) {
          : isa == Isa::amx    ? features().amx
                               : false;
 #elif defined(__aarch64__)
-  return isa == Isa::neon;
+  bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  bool i8mm = dotprod && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+  return isa == Isa::neon || (isa == Isa::dotprod && dotprod) || (isa == Isa::i8mm && i8mm);
 #else
   return false;
 #endif

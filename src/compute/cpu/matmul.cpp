@@ -38,18 +38,19 @@ IntFormat bytes(int group, int bias_group, int order = 0) {
 static_assert(sums_fit(32, 128, kMax) && sums_fit(32, 32 * 128, 16383) &&
               sums_fit(32, 31 * 63, kMax) && sums_fit(64, 15 * 63, kMax) &&
               sums_fit(128, 255, kMax));
-// Bytes: uint8 by int8 planes, and the sum of both.
+// Bytes: uint8 (or less: int8) by int8 planes, and the sum of both.
 static_assert(sums_fit(128, 255, 128) && sums_fit(128, 255, kMax));
 
 bool is_float(WeightType type) {
   return type == WeightType::f32 || type == WeightType::f16 || type == WeightType::bf16;
 }
 
-IntFormat int_format(const Weight& w, bool prefer_bytes, bool direct) {
+IntFormat int_format(const Weight& w, const MatmulKernels& table, bool direct) {
+  bool prefer_bytes = table.bytes;
   switch (w.type) {
     case WeightType::q8_0: {
       IntFormat format = prefer_bytes ? bytes(32, 0) : words(32, 0, kMax);
-      if (prefer_bytes) format.offset = 128, format.offset_group = 32;
+      if (prefer_bytes && !table.signed_codes) format.offset = 128, format.offset_group = 32;
       return format;
     }
     case WeightType::q6_k:  // groups of 16: too short for a float scale each
@@ -148,7 +149,7 @@ class Product {
         scratch_(scratch),
         w_(packed_rows(args.w)),
         float_(is_float(args.w.type)),
-        format_(float_ ? words(1, 0, 0) : int_format(args.w, table.bytes, args.n <= kDirectRows)),
+        format_(float_ ? words(1, 0, 0) : int_format(args.w, table, args.n <= kDirectRows)),
         unit_(float_ ? kFloatColumns : kUnitColumns),
         units_((args.w.cols + unit_ - 1) / unit_),
         sums_(format_.sums()),
@@ -471,15 +472,25 @@ void matmul_scalar(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
   });
 }
 
+#if defined(__x86_64__)
+MatmulKernels table_of(Isa isa) {
+  if (isa == Isa::amx) return amx_matmul();
+  return isa == Isa::avx512 ? kAvx512Matmul : kAvx2Matmul;
+}
+#elif defined(__aarch64__)
+MatmulKernels table_of(Isa isa) {
+  if (isa == Isa::i8mm) return kI8mmMatmul;
+  return isa == Isa::dotprod ? kDotprodMatmul : kNeonMatmul;
+}
+#endif
+
 }  // namespace
 
 void matmul(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
   if (args.n == 0 || args.w.rows == 0) return;
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
   if (args.isa != Isa::scalar && !(args.exact && !is_float(args.w.type))) {
-    const MatmulKernels table = args.isa == Isa::avx2     ? kAvx2Matmul
-                                : args.isa == Isa::avx512 ? kAvx512Matmul
-                                                          : amx_matmul();
+    const MatmulKernels table = table_of(args.isa);
     Product(args, table, pool, scratch).run();
     return;
   }

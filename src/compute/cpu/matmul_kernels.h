@@ -9,8 +9,8 @@
 // |x| <= x_max, with one f32 scale per row and kScaleColumns columns. Two layouts:
 //   words  codes (for the K types times the integer scale of their group) and activations as int16,
 //          multiplied in pairs of columns
-//   bytes  codes as uint8, in fours of columns; activations in two planes of int8,
-//          x = 256 * high + low, each multiplied by itself
+//   bytes  codes as uint8, or int8 where the instruction wants that, in fours of columns;
+//          activations in two planes of int8, x = 256 * high + low, each multiplied by itself
 // A sum of products over one group of columns is an exact int32 (or two), so it does not matter in
 // which order or by which instructions it is made; what follows is
 //   part = fma(float(sum), group scale, part)            for each group of the columns that share a
@@ -101,7 +101,8 @@ struct FloatUnit {
 
 struct MatmulKernels {
   int panel_rows;
-  bool bytes;  // the layout for codes that fit
+  bool bytes;         // the layout for codes that fit
+  bool signed_codes;  // bytes: as int8
   // Unpacks columns [col, col + columns) of panel_rows rows from `row` on, all of which are there.
   void (*unpack)(const PackedRows& w, const IntFormat& format, int64_t row, int64_t col,
                  int columns, Next next, const IntPanel& panel);
@@ -124,6 +125,10 @@ struct MatmulKernels {
 extern const MatmulKernels kAvx2Matmul;
 extern const MatmulKernels kAvx512Matmul;
 MatmulKernels amx_matmul();
+#elif defined(__aarch64__)
+extern const MatmulKernels kNeonMatmul;
+extern const MatmulKernels kDotprodMatmul;
+extern const MatmulKernels kI8mmMatmul;
 #endif
 
 }  // namespace speech::cpu

@@ -9,21 +9,12 @@
 namespace speech::cpu {
 namespace {
 
-template <int kValue>
-struct Index {
-  static constexpr int value = kValue;
-  constexpr operator int() const { return value; }
-};
-template <int... kValues>
-using Indices = std::integer_sequence<int, kValues...>;
-using Sixteen = std::make_integer_sequence<int, 16>;
-
 // AVX2 with FMA and F16C.
 struct V {
   using I = __m256i;
   using F = __m256;
   static constexpr int kLanes = 8;
-  static constexpr bool kBytes = false;
+  static constexpr bool kBytes = false, kSigned = false;
   using FloatRows = std::make_integer_sequence<int, 6>;  // of a tile, less one
   using IntRows = FloatRows;
 
@@ -42,6 +33,7 @@ struct V {
   static I load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static F load_f(const float* p) { return _mm256_loadu_ps(p); }
   static F load_half(const uint8_t* p) { return _mm256_cvtph_ps(load128(p)); }
+  static float half(uint16_t h) { return _cvtsh_ss(h); }
   static void store(void* p, I v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
   static void store_f(float* p, F v) { _mm256_storeu_ps(p, v); }
   static I broadcast(const void* p) {
@@ -121,7 +113,7 @@ struct V {
                              8);
   }
   static I dot(I sum, I a, I b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
-  static I dot_bytes(I sum, I, I) { return sum; }  // this and the planes: for kBytes alone
+  static I dot_bytes(I sum, I, I) { return sum; }  // for kBytes alone
   static F to_float(I a) { return _mm256_cvtepi32_ps(a); }
   static I to_int(F a) { return _mm256_cvtps_epi32(a); }  // to nearest even
   // f16 in the low half of each 32-bit element.
@@ -154,8 +146,6 @@ struct V {
   static F fma(F a, F b, F c) {
     return _mm256_fmadd_ps(a, b, c);
   }
-  static void store_planes(int8_t*, const float*, F) {}
-  static void finish_planes(const int8_t*, const IntFormat&, const float*, float*) {}
   static void store_int16(int16_t* p, I a, I b) {
     store(p, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
   }
@@ -164,13 +154,11 @@ struct V {
 }  // namespace
 }  // namespace speech::cpu
 
-#include "compute/cpu/x86/matmul_tiles.h"
+#include "compute/cpu/vector/matmul_tiles.h"
 
 namespace speech::cpu {
 
-const MatmulKernels kAvx2Matmul = {kPanelRows,   false,          unpack,
-                                   unpack_float, multiply_words, multiply_float,
-                                   direct,       direct_float,   quantize};
+const MatmulKernels kAvx2Matmul = kTable;
 
 }  // namespace speech::cpu
 

@@ -9,21 +9,12 @@
 namespace speech::cpu {
 namespace {
 
-template <int kValue>
-struct Index {
-  static constexpr int value = kValue;
-  constexpr operator int() const { return value; }
-};
-template <int... kValues>
-using Indices = std::integer_sequence<int, kValues...>;
-using Sixteen = std::make_integer_sequence<int, 16>;
-
 // AVX-512 with VNNI.
 struct V {
   using I = __m512i;
   using F = __m512;
   static constexpr int kLanes = 16;
-  static constexpr bool kBytes = true;
+  static constexpr bool kBytes = true, kSigned = false;
   // Rows of a tile, less one: with integers their sums of groups and of blocks stay in registers.
   using FloatRows = std::make_integer_sequence<int, 12>;
   using IntRows = std::make_integer_sequence<int, 6>;
@@ -47,6 +38,7 @@ struct V {
   static F load_half(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+  static float half(uint16_t h) { return _cvtsh_ss(h); }
   static void store(void* p, I v) { _mm512_storeu_si512(p, v); }
   static void store_f(float* p, F v) { _mm512_storeu_ps(p, v); }
   static I broadcast(const void* p) {
@@ -166,33 +158,12 @@ struct V {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(p + kUnitColumns + c), _mm512_cvtepi32_epi8(low));
     }
   }
-  // Sums of groups, then the order of columns.
-  static void finish_planes(int8_t* p, const IntFormat& format, const float* scales, float* sums) {
-    int group = format.offset ? format.offset_group : format.bias_group;
-    I one = set32(0x01010101);
-    for (int g = 0; g * group < kUnitColumns; ++g) {
-      I high = zero(), low = zero();
-      for (int c = g * group; c < (g + 1) * group; c += 32) {
-        high = _mm512_dpbusd_epi32(high, one, piece(p + c, group));
-        low = _mm512_dpbusd_epi32(low, one, piece(p + kUnitColumns + c, group));
-      }
-      int sum = sum32(add32(sll32<8>(high), low));
-      if (format.offset) {
-        sum *= -format.offset;
-        __builtin_memcpy(sums + g, &sum, 4);
-      } else {
-        sums[g] = static_cast<float>(sum) * scales[g * group / kScaleColumns];
-      }
-    }
-    if (format.order == 0) return;
-    I order = _mm512_broadcast_i32x4(
-        format.order == 4 ? _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
-                          : _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    for (int c = 0; c < 2 * kUnitColumns; c += 64) {
-      store(p + c, _mm512_shuffle_epi8(load(p + c), order));
-    }
+  static I reorder(I a, const int8_t* order) {
+    return _mm512_shuffle_epi8(
+        a, _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(order))));
   }
-  // 32 bytes, or 16 if that is all of a group; zeros behind them.
+  static constexpr int kPiece = 32;
+  // kPiece bytes, or 16 if that is all of a group; zeros behind them.
   static I piece(const int8_t* p, int group) {
     if (group == 16) {
       return _mm512_zextsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -208,74 +179,11 @@ struct V {
 }  // namespace
 }  // namespace speech::cpu
 
-#include "compute/cpu/x86/matmul_tiles.h"
+#include "compute/cpu/vector/matmul_tiles.h"
 
 namespace speech::cpu {
-namespace {
 
-constexpr int kFourStep = 4 * kPanelRows;  // bytes of four columns of a panel
-
-// One sum per output, which takes in the high plane, is shifted, and takes in the low plane.
-template <int kRows>
-void byte_tile(const IntUnit& u, int row) {
-  const int8_t* x = reinterpret_cast<const int8_t*>(u.x) + row * 2 * kUnitColumns;
-  int offsets = kUnitColumns / u.format.group;
-  const float* x_offsets = u.x_sums + row * offsets;
-  const uint8_t* w = reinterpret_cast<const uint8_t*>(u.panel.values);
-  int fours = u.format.group / 4;
-  scaled_tile<kRows>(u, row, [&](int column, I(&sum)[kRows][2]) SPEECH_INLINE_LAMBDA {
-    auto take_plane = [&](const int8_t* plane) SPEECH_INLINE_LAMBDA {
-      for (int f = 0; f < fours; ++f) {
-        I w0 = V::load(w + f * kFourStep), w1 = V::load(w + f * kFourStep + 4 * kLanes);
-#pragma GCC unroll 6
-        for (int r = 0; r < kRows; ++r) {
-          I v = V::broadcast(plane + r * 2 * kUnitColumns + 4 * f);
-          sum[r][0] = V::dot_bytes(sum[r][0], w0, v);
-          sum[r][1] = V::dot_bytes(sum[r][1], w1, v);
-        }
-      }
-    };
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = V::zero();
-    take_plane(x + column);
-    if (u.format.offset) {
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-        I offset = V::broadcast(x_offsets + r * offsets);
-        sum[r][0] = V::add32(V::sll32<8>(sum[r][0]), offset);
-        sum[r][1] = V::add32(V::sll32<8>(sum[r][1]), offset);
-      }
-      ++x_offsets;
-    } else {
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-        sum[r][0] = V::sll32<8>(sum[r][0]);
-        sum[r][1] = V::sll32<8>(sum[r][1]);
-      }
-    }
-    take_plane(x + kUnitColumns + column);
-    w += fours * kFourStep;
-  });
-}
-
-template <int... kRows>
-void multiply_bytes(const IntUnit& u, Indices<kRows...>) {
-  static constexpr void (*kTiles[])(const IntUnit&, int) = {byte_tile<kRows + 1>...};
-  for_tiles(u, kTiles);
-}
-
-void multiply(const IntUnit& u) {
-  if (u.format.bytes) {
-    multiply_bytes(u, V::IntRows{});
-  } else {
-    multiply_words(u);
-  }
-}
-
-}  // namespace
-
-const MatmulKernels kAvx512Matmul = {kPanelRows,     true,   unpack,       unpack_float, multiply,
-                                     multiply_float, direct, direct_float, quantize};
+const MatmulKernels kAvx512Matmul = kTable;
 
 }  // namespace speech::cpu
 

@@ -1,11 +1,15 @@
-// The matrix product's kernels for vectors of 8 or 16 lanes: included once by each instruction
+// The matrix product's kernels for vectors of 4, 8 or 16 lanes: included once by each instruction
 // set's file after it has defined, in its own anonymous namespace, a struct V with the operations
-// on its registers. All 128-bit lanes of a register work alike, so one text serves both.
+// on its registers. All 128-bit lanes of a register work alike, so one text serves all.
 //
 // Unpacking turns 4 x kLanes / 4 rows into columns: lane L of the i-th loaded register holds 16
 // bytes of row 4 L + i, and two rounds of interleaving give registers whose 32-bit elements are the
 // rows in order.
 #pragma once
+
+#include <utility>
+
+#include "compute/cpu/matmul_kernels.h"
 
 // Instrumented code would take minutes to compile if all of it were inlined.
 #if defined(__SANITIZE_ADDRESS__)
@@ -25,11 +29,20 @@
 namespace speech::cpu {
 namespace {
 
+template <int kValue>
+struct Index {
+  static constexpr int value = kValue;
+  constexpr operator int() const { return value; }
+};
+template <int... kValues>
+using Indices = std::integer_sequence<int, kValues...>;
+
 using I = V::I;
 using F = V::F;
 constexpr int kLanes = V::kLanes;          // 32-bit elements of a register
 constexpr int kPanelRows = 2 * kLanes;     // rows of a panel: two registers wide
 constexpr int kPairStep = 2 * kPanelRows;  // int16 values of a pair of columns, bytes of four
+constexpr int kFourStep = 4 * kPanelRows;  // bytes of four columns of a panel
 
 // ---------------------------------------------------------------- reading
 
@@ -50,9 +63,7 @@ struct Rows {
 
   void prefetch(int bytes) {
     if (!next) return;
-    for (int i = 0; i < bytes; i += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T1);
-    }
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
     next += bytes;
   }
 };
@@ -111,7 +122,7 @@ struct Layout {
   static constexpr bool kOffset = kOffset_;
   static constexpr int kCodes = kBytes ? 8 : 16;  // registers of 32 columns
 };
-using Q8_0 = Layout<V::kBytes, 32, V::kBytes>;
+using Q8_0 = Layout<V::kBytes, 32, V::kBytes && !V::kSigned>;
 using Q6K = Layout<false, 32>;  // in a panel; its groups of 16 are too short for a float scale each
 using Q5K = Layout<V::kBytes, 32>;
 using Q4K = Layout<V::kBytes, V::kBytes ? 32 : 64>;
@@ -130,16 +141,21 @@ SPEECH_INLINE I quarter(const Four* u) {
     return u[kIndex / 8].v[kIndex % 8 / 2];
   }
 }
+// To unsigned bytes 128 added, from unsigned ones 128 subtracted.
+SPEECH_INLINE I flip_signs(I bytes) {
+  return V::xor_(bytes, V::set32(static_cast<int>(0x80808080)));
+}
 // Bytes stay; of words of two columns one half is spread to pairs of int16.
 template <bool kBytes, int kIndex>
 SPEECH_INLINE I widen(I bytes) {
   if constexpr (kBytes) return bytes;
   return kIndex % 2 == 0 ? V::low8(bytes, V::zero()) : V::high8(bytes, V::zero());
 }
-// The same for signed bytes, which remain bytes with 128 added.
+// The same for signed bytes, which remain bytes: with 128 added, or as they are where the
+// instruction takes signed ones.
 template <bool kBytes, int kIndex>
 SPEECH_INLINE I widen_signed(I bytes) {
-  if constexpr (kBytes) return V::xor_(bytes, V::set32(static_cast<int>(0x80808080)));
+  if constexpr (kBytes) return V::kSigned ? bytes : flip_signs(bytes);
   return V::template sra16<8>(kIndex % 2 == 0 ? V::low8(bytes, bytes) : V::high8(bytes, bytes));
 }
 // Words only: times the integer scale of their group.
@@ -152,7 +168,7 @@ SPEECH_INLINE I scaled(I codes, I scale) {
 SPEECH_INLINE float half_at(const uint8_t* p) {
   uint16_t h;
   __builtin_memcpy(&h, p, 2);
-  return _cvtsh_ss(h);
+  return V::half(h);
 }
 
 template <typename Take>
@@ -347,7 +363,7 @@ SPEECH_INLINE I affine_codes(const I* words) {
     return V::or_(affine_code<kBits, 2 * kIndex, 0>(words),
                   affine_code<kBits, 2 * kIndex + 1, 16>(words));
   } else if constexpr (kBits == 8) {
-    return words[kIndex];
+    return V::kSigned ? flip_signs(words[kIndex]) : words[kIndex];
   } else if constexpr (kBits == 4) {
     return V::and_(V::template srl32<4 * (kIndex % 2)>(words[kIndex / 2]), V::set32(0x0f0f0f0f));
   } else if constexpr (kBits == 2) {
@@ -474,6 +490,16 @@ inline void read_affine_scales(Rows& rows, const PackedRows& w, int64_t col, int
   }
 }
 
+// Unsigned codes of 8 bits are multiplied less 128 where the instruction takes signed ones: 128
+// scales more in the bias of each group make up for it.
+inline void shift_biases(const PackedRows& w, const float* scales, float* biases, int groups) {
+  if (!V::kSigned || w.bits != 8) return;
+  F middle = V::set_f(128);
+  for (int g = 0; g < groups; ++g, scales += kPanelRows, biases += kPanelRows) {
+    V::store_f(biases, V::fma(V::load_f(scales), middle, V::load_f(biases)));
+  }
+}
+
 // One register's worth of rows of a quantized matrix.
 struct Quantized {
   Rows codes, scales, biases;  // affine: three arrays
@@ -503,6 +529,7 @@ struct Quantized {
       default:
         read_affine_scales(scales, w, col, columns, scale);
         read_affine_scales(biases, w, col, columns, bias);
+        shift_biases(w, scale, bias, columns / w.group);
         read_affine_codes(w, col, columns, take);
     }
   }
@@ -528,6 +555,7 @@ struct Quantized {
       int count = static_cast<int>(left < most ? left : most);
       read_affine_scales(scales, w, col, count, ahead.scales);
       read_affine_scales(biases, w, col, count, ahead.biases);
+      shift_biases(w, ahead.scales, ahead.biases, count / w.group);
     }
     panel.scales = ahead.scales + slot * kPanelRows;
     panel.biases = ahead.biases + slot * kPanelRows;
@@ -658,7 +686,7 @@ void unpack_float(const PackedRows& w, int64_t row, int64_t col, int columns, Ne
 
 // Asks for the following cache lines and moves on behind them: what the next tile reads.
 inline void prefetch(const char*& at, int lines) {
-  for (int i = 0; i < lines; ++i, at += 64) _mm_prefetch(at, _MM_HINT_T0);
+  for (int i = 0; i < lines; ++i, at += 64) __builtin_prefetch(at, 0, 3);
 }
 
 // acc = fma(bias, sum of x, acc) for the biases of a unit.
@@ -769,6 +797,49 @@ void int_tile(const IntUnit& u, int row) {
   });
 }
 
+// Bytes: one sum per output, which takes in the high plane, is shifted, and takes in the low plane.
+template <int kRows>
+void byte_tile(const IntUnit& u, int row) {
+  const int8_t* x = reinterpret_cast<const int8_t*>(u.x) + row * 2 * kUnitColumns;
+  int offsets = kUnitColumns / u.format.group;
+  const float* x_offsets = u.x_sums + row * offsets;
+  const uint8_t* w = reinterpret_cast<const uint8_t*>(u.panel.values);
+  int fours = u.format.group / 4;
+  scaled_tile<kRows>(u, row, [&](int column, I(&sum)[kRows][2]) SPEECH_INLINE_LAMBDA {
+    auto take_plane = [&](const int8_t* plane) SPEECH_INLINE_LAMBDA {
+      for (int f = 0; f < fours; ++f) {
+        I w0 = V::load(w + f * kFourStep), w1 = V::load(w + f * kFourStep + 4 * kLanes);
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          I v = V::broadcast(plane + r * 2 * kUnitColumns + 4 * f);
+          sum[r][0] = V::dot_bytes(sum[r][0], w0, v);
+          sum[r][1] = V::dot_bytes(sum[r][1], w1, v);
+        }
+      }
+    };
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = V::zero();
+    take_plane(x + column);
+    if (u.format.offset) {
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) {
+        I offset = V::broadcast(x_offsets + r * offsets);
+        sum[r][0] = V::add32(V::sll32<8>(sum[r][0]), offset);
+        sum[r][1] = V::add32(V::sll32<8>(sum[r][1]), offset);
+      }
+      ++x_offsets;
+    } else {
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) {
+        sum[r][0] = V::sll32<8>(sum[r][0]);
+        sum[r][1] = V::sll32<8>(sum[r][1]);
+      }
+    }
+    take_plane(x + kUnitColumns + column);
+    w += fours * kFourStep;
+  });
+}
+
 template <int kRows>
 void float_tile(const FloatUnit& u, int row) {
   const float* x = u.x + row * kFloatColumns;
@@ -786,7 +857,7 @@ void float_tile(const FloatUnit& u, int row) {
   for (int c = 0; c < u.columns; ++c) {
     F w0 = V::load_f(w), w1 = V::load_f(w + kLanes);
     w += kPanelRows;
-    _mm_prefetch(next + c * kRows * 4, _MM_HINT_T0);
+    __builtin_prefetch(next + c * kRows * 4, 0, 3);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       F v = V::broadcast_f(x + r * kFloatColumns + c);
@@ -1001,6 +1072,20 @@ void multiply_words(const IntUnit& u) {
 }
 
 template <int... kRows>
+void multiply_bytes(const IntUnit& u, Indices<kRows...>) {
+  static constexpr void (*kTiles[])(const IntUnit&, int) = {byte_tile<kRows + 1>...};
+  for_tiles(u, kTiles);
+}
+
+template <bool kBytes>
+void multiply(const IntUnit& u) {
+  if constexpr (kBytes) {
+    if (u.format.bytes) return multiply_bytes(u, V::IntRows{});
+  }
+  multiply_words(u);
+}
+
+template <int... kRows>
 void multiply_float(const FloatUnit& u, Indices<kRows...>) {
   static constexpr void (*kTiles[])(const FloatUnit&, int) = {float_tile<kRows + 1>...};
   for_tiles(u, kTiles);
@@ -1011,6 +1096,35 @@ void multiply_float(const FloatUnit& u) {
 
 // ---------------------------------------------------------------- quantizing
 
+// Of two planes: sums of groups, then the order of columns.
+template <typename W>  // V, where it has bytes
+void finish_planes(int8_t* p, const IntFormat& format, const float* scales, float* sums) {
+  int group = format.offset ? format.offset_group : format.bias_group;
+  I one = V::set32(0x01010101);
+  for (int g = 0; group && g * group < kUnitColumns; ++g) {
+    I high = V::zero(), low = V::zero();
+    for (int c = g * group; c < (g + 1) * group; c += W::kPiece) {
+      high = V::dot_bytes(high, one, W::piece(p + c, group));
+      low = V::dot_bytes(low, one, W::piece(p + kUnitColumns + c, group));
+    }
+    int sum = V::sum32(V::add32(V::template sll32<8>(high), low));
+    if (format.offset) {
+      sum *= -format.offset;
+      __builtin_memcpy(sums + g, &sum, 4);
+    } else {
+      sums[g] = static_cast<float>(sum) * scales[g * group / kScaleColumns];
+    }
+  }
+  if (format.order == 0) return;
+  static constexpr int8_t kFours[16] = {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15};
+  static constexpr int8_t kTwos[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  const int8_t* order = format.order == 4 ? kFours : kTwos;
+  for (int c = 0; c < 2 * kUnitColumns; c += 4 * kLanes) {
+    V::store(p + c, W::reorder(V::load(p + c), order));
+  }
+}
+
+template <typename W>  // V
 bool quantize(const float* x, int columns, const IntFormat& format, int16_t* q, float* scales,
               float* sums) {
   alignas(64) float buffer[kUnitColumns];
@@ -1036,18 +1150,22 @@ bool quantize(const float* x, int columns, const IntFormat& format, int16_t* q, 
     float to_int = static_cast<float>(format.x_max) / largest;
     scales[block] = largest / static_cast<float>(format.x_max);
     F factor = V::set_f(to_int);
-    if (V::kBytes && format.bytes) {
-      V::store_planes(reinterpret_cast<int8_t*>(q) + block * kScaleColumns, from, factor);
-      continue;
+    if constexpr (W::kBytes) {
+      if (format.bytes) {
+        W::store_planes(reinterpret_cast<int8_t*>(q) + block * kScaleColumns, from, factor);
+        continue;
+      }
     }
     for (int c = 0; c < kScaleColumns; c += 2 * kLanes) {
       V::store_int16(q + block * kScaleColumns + c, V::to_int(V::mul(V::load_f(from + c), factor)),
                      V::to_int(V::mul(V::load_f(from + c + kLanes), factor)));
     }
   }
-  if (V::kBytes && format.bytes) {
-    V::finish_planes(reinterpret_cast<int8_t*>(q), format, scales, sums);
-    return finite;
+  if constexpr (W::kBytes) {
+    if (format.bytes) {
+      finish_planes<W>(reinterpret_cast<int8_t*>(q), format, scales, sums);
+      return finite;
+    }
   }
   if (!finite || format.bias_group == 0) return finite;
   I one = V::set32(0x00010001);
@@ -1061,6 +1179,19 @@ bool quantize(const float* x, int columns, const IntFormat& format, int16_t* q, 
   }
   return true;
 }
+
+constexpr MatmulKernels kTable = {
+    .panel_rows = kPanelRows,
+    .bytes = V::kBytes,
+    .signed_codes = V::kSigned,
+    .unpack = unpack,
+    .unpack_float = unpack_float,
+    .multiply = multiply<V::kBytes>,
+    .multiply_float = multiply_float,
+    .direct = direct,
+    .direct_float = direct_float,
+    .quantize = quantize<V>,
+};
 
 }  // namespace
 }  // namespace speech::cpu
