@@ -212,10 +212,9 @@ std::shared_ptr<const BpeTokenizer> gguf_tokenizer(const GgufFile& file) {
     std::vector<std::string> merges = file.get_strings("tokenizer.ggml.merges");
     std::vector<std::string_view> token_views(tokens.begin(), tokens.end());
     std::vector<std::string_view> merge_views(merges.begin(), merges.end());
-    tokenizer = BpeTokenizer::from_gguf(file.get_string("tokenizer.ggml.model"),
-                                        file.get_string("tokenizer.ggml.pre"), token_views,
-                                        file.get_i32s("tokenizer.ggml.token_type"), merge_views,
-                                        file.path());
+    tokenizer = BpeTokenizer::from_gguf(
+        file.get_string("tokenizer.ggml.model"), file.get_string("tokenizer.ggml.pre"), token_views,
+        file.get_i32s("tokenizer.ggml.token_type"), merge_views, file.path());
   }
   trim_memory();  // of the lists: tens of megabytes
   return tokenizer;
