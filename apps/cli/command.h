@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/handle.h"
 #include "speech.h"
 
 namespace speech::cli {
@@ -131,16 +132,6 @@ class Progress {
 };
 
 // ---- handles of the C API ----
-
-template <auto free>
-struct Free {
-  template <typename T>
-  void operator()(T* handle) const {
-    free(handle);
-  }
-};
-template <typename T, auto free>
-using Handle = std::unique_ptr<T, Free<free>>;
 
 using ModelHandle = Handle<speech_model, speech_model_free>;
 using RequestHandle = Handle<speech_request, speech_request_free>;

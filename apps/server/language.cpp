@@ -1,18 +1,16 @@
 #include "language.h"
 
 #include <ctime>
-#include <memory>
 #include <nlohmann/json.hpp>
+
+#include "base/handle.h"
 
 namespace speech::server {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct FreeText {
-  void operator()(speech_text* text) const { speech_text_free(text); }
-};
-using Text = std::unique_ptr<speech_text, FreeText>;
+using Text = Handle<speech_text, speech_text_free>;
 
 constexpr const char* kJson = "application/json";
 

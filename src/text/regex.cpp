@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/handle.h"
 #include "text/utf8.h"
 
 namespace speech {
@@ -21,16 +22,6 @@ namespace {
 constexpr int64_t kMostSteps = 1 << 18, kMostStepsTimesText = 1 << 30;
 constexpr uint32_t kMostBacktracks = 1'000'000, kDeepest = 100'000, kMostHeapKiB = 32 * 1024;
 constexpr uint32_t kDeepestParentheses = 100;
-
-template <auto Free>
-struct Freed {
-  template <typename T>
-  void operator()(T* p) const {
-    Free(p);
-  }
-};
-template <typename T, auto Free>
-using Owned = std::unique_ptr<T, Freed<Free>>;
 
 template <typename T>
 T* required(T* p) {
@@ -51,14 +42,14 @@ int count_step(pcre2_callout_block*, void* left) {
 }  // namespace
 
 struct Regex::Code {
-  Owned<pcre2_code, pcre2_code_free> code;
+  Handle<pcre2_code, pcre2_code_free> code;
 };
 
 Regex::Regex(std::string_view pattern) {
   if (pattern.size() > longest_pattern) {
     fail(Status::invalid_argument, "the pattern is longer than {} bytes", longest_pattern);
   }
-  Owned<pcre2_compile_context, pcre2_compile_context_free> context(
+  Handle<pcre2_compile_context, pcre2_compile_context_free> context(
       required(pcre2_compile_context_create(nullptr)));
   pcre2_set_parens_nest_limit(context.get(), kDeepestParentheses);
   int error = 0;
@@ -81,14 +72,14 @@ bool Regex::search(std::string_view text) const {
          longest_text);
   }
   std::string valid = replace_invalid_utf8(text);
-  Owned<pcre2_match_context, pcre2_match_context_free> context(
+  Handle<pcre2_match_context, pcre2_match_context_free> context(
       required(pcre2_match_context_create(nullptr)));
   int64_t left = std::min(kMostSteps, kMostStepsTimesText / (std::ssize(valid) + 1));
   pcre2_set_callout(context.get(), count_step, &left);
   pcre2_set_match_limit(context.get(), kMostBacktracks);
   pcre2_set_depth_limit(context.get(), kDeepest);
   pcre2_set_heap_limit(context.get(), kMostHeapKiB);
-  Owned<pcre2_match_data, pcre2_match_data_free> data(
+  Handle<pcre2_match_data, pcre2_match_data_free> data(
       required(pcre2_match_data_create_from_pattern(code_->code.get(), nullptr)));
   int found = pcre2_match(code_->code.get(), reinterpret_cast<PCRE2_SPTR>(valid.data()),
                           valid.size(), 0, 0, data.get(), context.get());
