@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "api/handles.h"
-#include "base/blaming.h"
 #include "models/registry.h"
 
 using namespace speech;
@@ -34,8 +33,7 @@ const T* default_of(const speech_model_info* info, speech_option option) {
 speech_status speech_model_info_open(const char* path, speech_model_info** info) {
   return guarded([&] {
     std::string name = required_text(path, "model_path");
-    required(info, "info") =
-        blaming("model_path", [&] { return new speech_model_info(read_model_info(name)); });
+    required(info, "info") = new speech_model_info(read_model_info(name));
   });
 }
 

@@ -1,6 +1,5 @@
 // Loading models.
 #include "api/handles.h"
-#include "base/blaming.h"
 #include "models/registry.h"
 
 using namespace speech;
@@ -95,10 +94,7 @@ speech_status speech_model_load(const char* path, const speech_load_params* para
   return guarded([&] {
     std::string name = required_text(path, "model_path");
     required(model, "model");
-    const LoadParams load = checked_params(params);
-    // With an adapter it may be either that is at fault.
-    auto loaded = blaming(load.adapter.empty() ? "model_path" : "",
-                          [&] { return std::make_unique<speech_model>(load_model(name, load)); });
+    auto loaded = std::make_unique<speech_model>(load_model(name, checked_params(params)));
     if (params && params->warmup) warm_up(*loaded->model);
     *model = loaded.release();
   });

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/blaming.h"
 #include "base/error.h"
 #include "formats/gguf.h"
 #include "models/fastconformer/family.h"
@@ -62,7 +63,9 @@ const Family* find_family(std::string_view architecture) {
   return nullptr;
 }
 
-ModelInfo read_model_info(const std::string& path) {
+namespace {
+
+ModelInfo read_info_of(const std::string& path) {
   auto source = open_tensor_file(path);
   if (const auto* gguf = dynamic_cast<const GgufFile*>(source.get())) {
     return family_of(*gguf).read_info(*gguf);
@@ -70,7 +73,7 @@ ModelInfo read_model_info(const std::string& path) {
   return family_of(path, *source).read_checkpoint_info(path, *source);
 }
 
-std::unique_ptr<Model> load_model(const std::string& path, const LoadParams& params) {
+std::unique_ptr<Model> load(const std::string& path, const LoadParams& params) {
   auto source = open_tensor_file(path);
   std::unique_ptr<Model> model;
   if (auto gguf = std::dynamic_pointer_cast<const GgufFile>(source)) {
@@ -86,6 +89,17 @@ std::unique_ptr<Model> load_model(const std::string& path, const LoadParams& par
                 "{} is no language model: its weights are used as they are stored", path);
   }
   return model;
+}
+
+}  // namespace
+
+ModelInfo read_model_info(const std::string& path) {
+  return blaming("model_path", [&] { return read_info_of(path); });
+}
+
+std::unique_ptr<Model> load_model(const std::string& path, const LoadParams& params) {
+  if (!params.adapter.empty()) return load(path, params);  // either may be at fault
+  return blaming("model_path", [&] { return load(path, params); });
 }
 
 }  // namespace speech

@@ -61,7 +61,7 @@ std::span<const Family> families();
 const Family* find_family(std::string_view architecture);
 
 // Opens a model of any family: a GGUF file, or a checkpoint that a family runs as it is.
-// Error(model_file), Error(io).
+// Error(model_file), Error(io), of "model_path" unless an adapter may be at fault.
 ModelInfo read_model_info(const std::string& path);
 std::unique_ptr<Model> load_model(const std::string& path, const LoadParams& params);
 

@@ -12,7 +12,6 @@
 #include <random>
 #include <string_view>
 
-#include "base/blaming.h"
 #include "base/error.h"
 #include "compute/timed_backend.h"
 #include "models/language_model.h"
@@ -184,8 +183,7 @@ class Profiler {
       return make_timed_backend(std::move(backend), times_);
     };
     const double begin = now();
-    model_ = blaming(params.adapter.empty() ? "model_path" : "",
-                     [&] { return load_model(path, params); });
+    model_ = load_model(path, params);
     load_seconds_ = now() - begin;
   }
 
