@@ -8,6 +8,8 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <numeric>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -263,10 +265,10 @@ class CpuBackend final : public Backend {
     // own, which have to be fetched first: few of them make a tile.
     struct Part {
       const KvWrite* write;
-      int64_t first_block, heads, groups, begin, end;
+      int64_t first_block, heads, groups;
     };
     std::vector<Part> parts;
-    int64_t tiles = 0;
+    std::vector<int64_t> counts;
     for (const KvWrite& write : writes) {
       const auto& [out, x] = write;
       expect(x.rank() == 3 && x.dim(0) == out.rows && x.dim(1) == out.heads && x.dim(2) == out.d,
@@ -277,17 +279,21 @@ class CpuBackend final : public Backend {
       int64_t most = out.side == KvSide::keys ? kTileValues / 16 : kTileValues;
       int64_t heads = std::clamp<int64_t>(most / std::max<int64_t>(1, values), 1, out.heads);
       int64_t groups = tiles_of(out.heads, heads);
-      int64_t count = (last - first + 1) * groups;
-      parts.push_back({&write, first, heads, groups, tiles, tiles + count});
-      tiles += count;
+      parts.push_back({&write, first, heads, groups});
+      counts.push_back((last - first + 1) * groups);
     }
     std::lock_guard lock(mutex_);
-    pool_.run(tiles, [&](int64_t tile, int) {
-      const Part& part = *std::upper_bound(parts.begin(), parts.end(), tile,
-                                           [](int64_t t, const Part& p) { return t < p.end; });
-      int64_t index = tile - part.begin, head = index % part.groups * part.heads;
-      store_block(*part.write, part.first_block + index / part.groups, head,
-                  std::min(part.write->out.heads, head + part.heads));
+    run_parts(counts, [&](size_t i, int64_t tile, int) {
+      const Part& part = parts[i];
+      const KvRows& out = part.write->out;
+      int64_t block = part.first_block + tile / part.groups;
+      int64_t head = tile % part.groups * part.heads;
+      int64_t end = std::min(out.heads, head + part.heads);
+      if (out.type == KvType::f16) {
+        store_block<uint16_t>(*part.write, block, head, end);
+      } else {
+        store_block<float>(*part.write, block, head, end);
+      }
     });
   }
 
@@ -661,39 +667,36 @@ class CpuBackend final : public Backend {
     return data(t);
   }
 
-  // The rows of one block, heads [head, end).
+  // The rows of one block, heads [head, end). T: float, or uint16_t for the bits of f16.
+  template <typename T>
   void store_block(const KvWrite& write, int64_t block, int64_t head, int64_t end) {
+    constexpr bool kHalf = std::is_same_v<T, uint16_t>;
     const auto& [out, x] = write;
-    int64_t first = std::max(out.first, block * kKvBlock);
+    int64_t d = out.d, first = std::max(out.first, block * kKvBlock);
     int64_t last = std::min(out.first + out.rows, (block + 1) * kKvBlock);
-    bool half = out.type == KvType::f16;
-    auto value_bytes = static_cast<int64_t>(kv_value_bytes(out.type));
-    std::byte* base = out.blocks[block] + out.offset;
-    std::vector<uint16_t> rounded(half ? static_cast<size_t>(out.d) : 0);
+    T* base = reinterpret_cast<T*>(out.blocks[block] + out.offset);
+    std::vector<T> rounded(kHalf ? static_cast<size_t>(d) : 0);
     for (; head < end; ++head) {
-      std::byte* to = base + head * kKvBlock * out.d * value_bytes;
+      T* to = base + head * kKvBlock * d;
       if (out.side == KvSide::keys) {
-        std::byte* line = to + (first - block * kKvBlock) * value_bytes;
-        for (int64_t c = 0; c < out.d; ++c, line += kKvBlock * value_bytes) {
-          __builtin_prefetch(line, 1);
+        for (int64_t c = 0; c < d; ++c) {
+          __builtin_prefetch(to + c * kKvBlock + first - block * kKvBlock, 1);
         }
       }
       for (int64_t position = first; position < last; ++position) {
         const float* row = data(x) + (position - out.first) * x.stride(0) + head * x.stride(1);
-        if (half) kernels_.to_half(rounded.data(), row, out.d);
+        const T* values;
+        if constexpr (kHalf) {
+          kernels_.to_half(rounded.data(), row, d);
+          values = rounded.data();
+        } else {
+          values = row;
+        }
         int64_t at = position - block * kKvBlock;
         if (out.side == KvSide::values) {
-          const void* from = half ? static_cast<const void*>(rounded.data()) : row;
-          int64_t bytes = out.d * value_bytes;
-          std::memcpy(to + at * bytes, from, static_cast<size_t>(bytes));
-        } else if (half) {
-          auto* column = reinterpret_cast<uint16_t*>(to) + at;
-          for (int64_t c = 0; c < out.d; ++c) {
-            column[c * kKvBlock] = rounded[static_cast<size_t>(c)];
-          }
+          std::copy_n(values, d, to + at * d);
         } else {
-          float* column = reinterpret_cast<float*>(to) + at;
-          for (int64_t c = 0; c < out.d; ++c) column[c * kKvBlock] = row[c];
+          for (int64_t c = 0; c < d; ++c) to[c * kKvBlock + at] = values[c];
         }
       }
     }
@@ -758,30 +761,31 @@ class CpuBackend final : public Backend {
   void run_attention(const std::vector<AttentionArgs>& calls) {
     std::lock_guard lock(mutex_);
     size_t scratch = 0;
-    int64_t tiles = 0;
-    struct Part {
-      const AttentionArgs* args;
-      int64_t tile, first, end;
-    };
-    std::vector<Part> parts;
+    std::vector<int64_t> counts;
     for (const AttentionArgs& args : calls) {
       scratch = std::max(scratch, kernels_.attention_scratch(args));
-      int64_t tile = kernels_.attention_tile(args);
-      int64_t count = tiles_of(args.queries, tile) * args.kv_heads;
-      parts.push_back({&args, tile, tiles, tiles + count});
-      tiles += count;
+      counts.push_back(tiles_of(args.queries, kernels_.attention_tile(args)) * args.kv_heads);
     }
     scratch_.reserve_threads(scratch);
-    pool_.run(tiles, [&](int64_t tile, int thread) {
-      const Part& part = *std::upper_bound(parts.begin(), parts.end(), tile,
-                                           [](int64_t t, const Part& p) { return t < p.end; });
-      int64_t index = tile - part.first, kv_head = index % part.args->kv_heads;
+    run_parts(counts, [&](size_t i, int64_t tile, int thread) {
+      const AttentionArgs& args = calls[i];
+      int64_t rows = kernels_.attention_tile(args), row_tiles = counts[i] / args.kv_heads;
       // Late tiles of a causal prompt see the most keys: they go first, so that no thread is left
       // with a long one at the end.
-      int64_t row_tiles = (part.end - part.first) / part.args->kv_heads;
-      int64_t row = (row_tiles - 1 - index / part.args->kv_heads) * part.tile;
-      kernels_.attention(*part.args, kv_head, row, std::min(part.args->queries, row + part.tile),
+      int64_t row = (row_tiles - 1 - tile / args.kv_heads) * rows;
+      kernels_.attention(args, tile % args.kv_heads, row, std::min(args.queries, row + rows),
                          scratch_.thread(thread));
+    });
+  }
+
+  // One loop over the tiles of several parts, counts[i] of part i: body(part, tile of it, thread).
+  template <typename Body>
+  void run_parts(std::span<const int64_t> counts, const Body& body) {
+    std::vector<int64_t> ends(counts.size());
+    std::partial_sum(counts.begin(), counts.end(), ends.begin());
+    pool_.run(ends.empty() ? 0 : ends.back(), [&](int64_t tile, int thread) {
+      auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), tile) - ends.begin());
+      body(i, tile - (ends[i] - counts[i]), thread);
     });
   }
 

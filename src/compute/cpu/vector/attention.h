@@ -54,18 +54,6 @@ const T* block_of(std::byte* const* blocks, size_t offset, int64_t kv_head, int6
   return reinterpret_cast<const T*>(blocks[key / kKeys] + offset) + kv_head * kKeys * d;
 }
 
-// f16 values in f32, in `to`. The same arithmetic follows as for f32, so f16 gives the bytes that
-// its values give.
-const float* from_half(float* to, const uint16_t* x, int64_t n) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(to + i, load_half(x + i));
-  if (i < n) {
-    uint16_t rest[kLanes] = {};
-    for (int64_t k = i; k < n; ++k) rest[k - i] = x[k];
-    store_n(to + i, load_half(rest), n - i);
-  }
-  return to;
-}
 inline F load_value(const float* x) {
   return load(x);
 }
@@ -81,6 +69,21 @@ inline F load_part(const uint16_t* x, int64_t n) {
   uint16_t part[kLanes] = {};
   for (int64_t i = 0; i < n; ++i) part[i] = x[i];
   return load_half(part);
+}
+
+// f16 values in f32, in `to`. The same arithmetic follows as for f32, so f16 gives the bytes that
+// its values give.
+const float* from_half(float* to, const uint16_t* x, int64_t n) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(to + i, load_half(x + i));
+  if (i < n) store_n(to + i, load_part(x + i, n - i), n - i);
+  return to;
+}
+// The first n values of block_of() in f32: where they lie, or converted into `to`.
+const float* floats_of_block(float* to, const AttentionArgs& args, std::byte* const* blocks,
+                             size_t offset, int64_t kv_head, int64_t key, int64_t n) {
+  if (!args.half) return block_of<float>(blocks, offset, kv_head, key, args.d);
+  return from_half(to, block_of<uint16_t>(blocks, offset, kv_head, key, args.d), n);
 }
 
 void to_half(uint16_t* out, const float* x, int64_t n) {
@@ -378,12 +381,10 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
     if (k0) {
       multiply_block(scores, k0, args.k_row, key, n, args.keys - 1, lanes, d);
     } else {
-      const float* block =
-          args.half
-              ? from_half(keys, block_of<uint16_t>(args.k_blocks, args.k_offset, kv_head, key, d),
-                          kKeys * d)
-              : block_of<float>(args.k_blocks, args.k_offset, kv_head, key, d);
-      multiply_columns(scores, block, n, lanes, d);
+      multiply_columns(
+          scores,
+          floats_of_block(keys, args, args.k_blocks, args.k_offset, kv_head, key, kKeys * d), n,
+          lanes, d);
     }
     if (args.p) {
       int64_t row = args.p_first - newest + key;  // of band row 0
@@ -421,15 +422,9 @@ void attend_tile(const AttentionArgs& args, int64_t kv_head, const Pair* pairs, 
                       });
       }
     }
-    const float* packed;
-    if (v0) {
-      packed = pack_values(values, v0 + key * args.v_row, args.v_row, n, d);
-    } else if (args.half) {
-      packed = from_half(values, block_of<uint16_t>(args.v_blocks, args.v_offset, kv_head, key, d),
-                         n * d);
-    } else {
-      packed = block_of<float>(args.v_blocks, args.v_offset, kv_head, key, d);
-    }
+    const float* packed =
+        v0 ? pack_values(values, v0 + key * args.v_row, args.v_row, n, d)
+           : floats_of_block(values, args, args.v_blocks, args.v_offset, kv_head, key, n * d);
     accumulate_values(sums, alpha, scores, packed, d, n, d);
   });
 
