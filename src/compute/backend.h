@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +33,13 @@ struct Epilogue {
   Tensor multiply;  // [n, m]: gates
   float scale = 1.0f;
   Tensor add;  // [n, m]: residual; may be the output itself
+};
+
+// One of several products of the same x.
+struct Product {
+  Tensor out;       // [n, m]
+  const Weight& w;  // [m, k]
+  Epilogue epilogue = {};
 };
 
 // Which keys a query may see. Positions count from 0; a query's position is its row plus
@@ -77,9 +85,16 @@ class Backend {
   virtual void transpose(const Tensor& out, const Tensor& x) = 0;
 
   // ---- products ----
-  // out[n, m] = epilogue(x[n, k] * w[m, k]^T). x may have any row stride (overlapping windows).
-  virtual void matmul(const Tensor& out, const Tensor& x, const Weight& w,
-                      const Epilogue& epilogue = {}) = 0;
+  // out[n, m] = epilogue(x[n, k] * w[m, k]^T) for each product, in order; what x takes to prepare
+  // is done once. x may have any row stride (overlapping windows). What a product's epilogue reads
+  // may be written by an earlier one of the call: the gate of a gated unit.
+  virtual void matmul(const Tensor& x, std::span<const Product> products) = 0;
+  void matmul(const Tensor& x, std::initializer_list<Product> products) {
+    matmul(x, std::span(products.begin(), products.size()));
+  }
+  void matmul(const Tensor& out, const Tensor& x, const Weight& w, const Epilogue& epilogue = {}) {
+    matmul(x, {{out, w, epilogue}});
+  }
   // out[n, k] = decoded rows `ids` of w; ids in range or Error(internal).
   virtual void gather(const Tensor& out, const Weight& w, std::span<const int32_t> ids) = 0;
 

@@ -43,14 +43,15 @@ class TimedBackend : public Backend {
   void transpose(const Tensor& out, const Tensor& x) override {
     run("copy", 0, [&] { inner_->transpose(out, x); });
   }
-  void matmul(const Tensor& out, const Tensor& x, const Weight& w,
-              const Epilogue& epilogue) override {
-    times_.products.push_back({x.rows(), w});
-    const double n = static_cast<double>(x.rows());
+  void matmul(const Tensor& x, std::span<const Product> products) override {
     const char* kind = x.rows() < kFewRows ? "matmul, few rows" : "matmul";
-    times_.entries[kind].bytes += static_cast<double>(w.bytes());
-    run(kind, 2 * n * static_cast<double>(w.rows * w.cols),
-        [&] { inner_->matmul(out, x, w, epilogue); });
+    double outputs = 0;
+    for (const Product& p : products) {
+      times_.products.push_back({x.rows(), p.w});
+      times_.entries[kind].bytes += static_cast<double>(p.w.bytes());
+      outputs += static_cast<double>(x.rows() * p.w.rows);
+    }
+    run(kind, 2 * outputs * static_cast<double>(x.cols()), [&] { inner_->matmul(x, products); });
   }
   void gather(const Tensor& out, const Weight& w, std::span<const int32_t> ids) override {
     run("gather", 0, [&] { inner_->gather(out, w, ids); });

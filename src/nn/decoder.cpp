@@ -68,9 +68,7 @@ void run_attention(Run& run, const Decoder& decoder, int l, const Tensor& x,
 
   b.rms_norm(h, x, w.input_norm, c.eps);
   stage("00_input_norm", h);
-  b.matmul(flat(q), h, w.q);
-  b.matmul(flat(k), h, w.k);
-  b.matmul(flat(v), h, w.v);
+  b.matmul(h, {{flat(q), w.q}, {flat(k), w.k}, {flat(v), w.v}});
   stage("01_q_proj", flat(q));
   stage("02_k_proj", flat(k));
   stage("03_v_proj", flat(v));
@@ -127,13 +125,12 @@ void run_feed_forward(Run& run, const Decoder& decoder, int l, const Tensor& x,
   Tensor up = run.tensor({n, c.intermediate});
   b.rms_norm(h, x, w.post_norm, c.eps);
   stage("12_post_norm", h);
-  b.matmul(up, h, w.up);
   if (!stage.prefix.empty()) {
     b.matmul(gated, h, w.gate);
     stage("13_gate_proj", gated);
   }
+  b.matmul(h, {{up, w.up}, {gated, w.gate, {.activation = Activation::silu, .multiply = up}}});
   stage("14_up_proj", up);
-  b.matmul(gated, h, w.gate, {.activation = Activation::silu, .multiply = up});
   stage("15_silu_gate_times_up", gated);
   if (!stage.prefix.empty()) {
     Workspace::Scope extra(run.workspace);

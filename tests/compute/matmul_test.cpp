@@ -115,7 +115,7 @@ struct Machine {
     args.x_stride = x_stride;
     args.n = n;
     args.w = m.w;
-    matmul(args, pool, scratch);
+    matmul({&args, 1}, pool, scratch);
     return out;
   }
 };
@@ -361,6 +361,56 @@ TEST(Matmul, TinyAndHugeActivations) {
   }
 }
 
+// Matrices of several types and sizes with one x in one call, the last gated by the one before it:
+// the bytes of separate calls.
+TEST(Matmul, SeveralProductsOfOneXAreThoseOfSeparateCalls) {
+  const int64_t k = 512;
+  const Format q4_k{"q4_k", WeightType::q4_k}, q8_0{"q8_0", WeightType::q8_0},
+      f16{"f16", WeightType::f16};
+  std::vector<Matrix> matrices;
+  matrices.emplace_back(q4_k, 150, k, 21);
+  matrices.emplace_back(q4_k, 33, k, 22);
+  matrices.emplace_back(q8_0, 70, k, 23);
+  matrices.emplace_back(f16, 40, k, 24);
+  matrices.emplace_back(f16, 1, k, 25);
+  matrices.emplace_back(q4_k, 97, k, 26);
+  matrices.emplace_back(q4_k, 97, k, 27);
+  for (Isa isa : runnable_isas()) {
+    for (int64_t n : {1, 3, 20, 100, 400}) {
+      std::vector<float> x = normal_values(n * k, 28);
+      if (n == 20) x[5 * k + 7] = std::numeric_limits<float>::infinity();
+      Machine machine(isa, 2);
+      std::vector<std::vector<float>> outs;
+      std::vector<MatmulArgs> all;
+      for (const Matrix& m : matrices) {
+        outs.emplace_back(n * m.w.rows, -7.0f);
+        MatmulArgs args;
+        args.isa = isa;
+        args.x = x.data();
+        args.x_stride = k;
+        args.n = n;
+        args.w = m.w;
+        args.out = outs.back().data();
+        args.out_stride = m.w.rows;
+        all.push_back(args);
+      }
+      all.back().multiply = outs[outs.size() - 2].data();
+      all.back().multiply_stride = matrices.back().w.rows;
+      matmul(all, machine.pool, machine.scratch);
+      std::vector<float> gate;
+      for (size_t i = 0; i < matrices.size(); ++i) {
+        std::vector<float> alone = machine.product(matrices[i], x.data(), k, n);
+        if (i + 1 == matrices.size()) {
+          for (size_t j = 0; j < alone.size(); ++j) alone[j] *= gate[j];
+        }
+        EXPECT_EQ(std::memcmp(outs[i].data(), alone.data(), sizeof(float) * alone.size()), 0)
+            << isa_name(isa) << " n=" << n << " matrix " << i;
+        gate = std::move(alone);
+      }
+    }
+  }
+}
+
 TEST(Matmul, EpilogueOnEveryInstructionSet) {
   for (Isa isa : runnable_isas()) {
     Machine machine(isa, 2);
@@ -384,7 +434,7 @@ TEST(Matmul, EpilogueOnEveryInstructionSet) {
     args.scale = 0.5f;
     args.add = out.data();  // in place
     args.add_stride = m + 3;
-    matmul(args, machine.pool, machine.scratch);
+    matmul({&args, 1}, machine.pool, machine.scratch);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < m; ++j) {
         double y = static_cast<double>(plain[i * m + j]) + bias[j];

@@ -208,36 +208,39 @@ class CpuBackend final : public Backend {
 
   // ---- products ----
 
-  void matmul(const Tensor& out, const Tensor& x, const Weight& w,
-              const Epilogue& epilogue) override {
-    expect(!out.empty() && !x.empty() && !w.empty() && x.cols() == w.cols && out.cols() == w.rows &&
-               out.rows() == x.rows(),
-           "matmul", "out [n, m], x [n, k], w [m, k]", "out", out, "x", x, "w", w);
-    expect(none_or_row_of(epilogue.bias, w.rows), "matmul", "bias [m]", "bias", epilogue.bias, "w",
-           w);
-    expect(epilogue.multiply.empty() || same_shape(epilogue.multiply, out), "matmul",
-           "multiply like out", "multiply", epilogue.multiply, "out", out);
-    expect(epilogue.add.empty() || same_shape(epilogue.add, out), "matmul", "add like out", "add",
-           epilogue.add, "out", out);
-    if (out.size() == 0) return;
-    MatmulArgs args;
-    args.isa = choice_.isa;
-    args.exact = exact_;
-    args.n = x.rows();
-    args.w = w;
-    args.out = matrix("matmul", "out", out, args.out_stride);
-    args.x = matrix("matmul", "x", x, args.x_stride);
-    args.bias = data_or_null(epilogue.bias);
-    args.activation = epilogue.activation;
-    args.scale = epilogue.scale;
-    if (!epilogue.multiply.empty()) {
-      args.multiply = matrix("matmul", "multiply", epilogue.multiply, args.multiply_stride);
-    }
-    if (!epilogue.add.empty()) {
-      args.add = matrix("matmul", "add", epilogue.add, args.add_stride);
-    }
+  void matmul(const Tensor& x, std::span<const Product> products) override {
+    std::vector<cpu::MatmulArgs>& all = products_;
     std::lock_guard lock(mutex_);
-    cpu::matmul(args, pool_, scratch_);
+    all.clear();
+    for (const auto& [out, w, epilogue] : products) {
+      expect(!out.empty() && !x.empty() && !w.empty() && x.cols() == w.cols &&
+                 out.cols() == w.rows && out.rows() == x.rows(),
+             "matmul", "out [n, m], x [n, k], w [m, k]", "out", out, "x", x, "w", w);
+      expect(none_or_row_of(epilogue.bias, w.rows), "matmul", "bias [m]", "bias", epilogue.bias,
+             "w", w);
+      expect(epilogue.multiply.empty() || same_shape(epilogue.multiply, out), "matmul",
+             "multiply like out", "multiply", epilogue.multiply, "out", out);
+      expect(epilogue.add.empty() || same_shape(epilogue.add, out), "matmul", "add like out", "add",
+             epilogue.add, "out", out);
+      cpu::MatmulArgs args;
+      args.isa = choice_.isa;
+      args.exact = exact_;
+      args.n = x.rows();
+      args.w = w;
+      args.out = matrix("matmul", "out", out, args.out_stride);
+      args.x = matrix("matmul", "x", x, args.x_stride);
+      args.bias = data_or_null(epilogue.bias);
+      args.activation = epilogue.activation;
+      args.scale = epilogue.scale;
+      if (!epilogue.multiply.empty()) {
+        args.multiply = matrix("matmul", "multiply", epilogue.multiply, args.multiply_stride);
+      }
+      if (!epilogue.add.empty()) {
+        args.add = matrix("matmul", "add", epilogue.add, args.add_stride);
+      }
+      all.push_back(args);
+    }
+    cpu::matmul(all, pool_, scratch_);
   }
 
   void gather(const Tensor& out, const Weight& w, std::span<const int32_t> ids) override {
@@ -507,7 +510,7 @@ class CpuBackend final : public Backend {
       args.x = data(x);
       args.x_stride = stride * x.stride(0);
       args.n = rows;
-      cpu::matmul(args, pool_, scratch_);
+      cpu::matmul({&args, 1}, pool_, scratch_);
       return;
     }
     // The windows are laid out as the weights are ([ci][tap]), some rows at a time, and multiplied.
@@ -536,7 +539,7 @@ class CpuBackend final : public Backend {
       args.x = windows.data();
       args.x_stride = width;
       args.n = count;
-      cpu::matmul(args, pool_, scratch_);
+      cpu::matmul({&args, 1}, pool_, scratch_);
     }
   }
 
@@ -884,7 +887,8 @@ class CpuBackend final : public Backend {
   Scratch scratch_;
   // One operation at a time: requests on several threads may share a backend.
   std::mutex mutex_;
-  std::vector<float> windows_;  // of conv1d
+  std::vector<cpu::MatmulArgs> products_;  // of the call at hand
+  std::vector<float> windows_;             // of conv1d
   std::vector<int32_t> rope_positions_;
   std::vector<float> rope_frequency_, rope_table_;
   float rope_magnitude_ = 0;

@@ -1,7 +1,9 @@
 #include "compute/cpu/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 
 #include "compute/cpu/decode.h"
 #include "compute/cpu/kernels.h"
@@ -73,6 +75,13 @@ const uint8_t* stored(const std::byte* p) {
   return reinterpret_cast<const uint8_t*>(p);
 }
 
+// Whether one packing of x serves both.
+bool same_type(const Weight& a, const Weight& b) {
+  return a.type == b.type && (a.type != WeightType::affine ||
+                              (a.affine.bits == b.affine.bits && a.affine.group == b.affine.group &&
+                               a.affine.scale_type == b.affine.scale_type));
+}
+
 PackedRows packed_rows(const Weight& w) {
   PackedRows p = {};
   p.type = w.type;
@@ -139,32 +148,52 @@ class UnitLines {
   int64_t row_bytes_, lines_, last_, left_ = 0, line_ = 0;
 };
 
-// One call: rows of x in chunks, each chunk packed once and then multiplied panel by panel.
-class Product {
+// Most matrices that one run multiplies with the same x.
+constexpr size_t kMostMatrices = 4;
+
+// One matrix of a run and where its product goes.
+struct Matrix {
+  const MatmulArgs* args;
+  PackedRows w;
+  PackedRows last;  // the last panel, if it lacks rows
+  uint8_t *last_data, *last_scales, *last_biases;
+};
+
+// Products of the same x with matrices of one type: rows of x in chunks, each chunk packed once
+// and then multiplied panel by panel.
+class Products {
  public:
-  Product(const MatmulArgs& args, const MatmulKernels& table, ThreadPool& pool, Scratch& scratch)
-      : args_(args),
+  Products(std::span<const MatmulArgs> all, const MatmulKernels& table, ThreadPool& pool,
+           Scratch& scratch)
+      : args_(all.front()),
         table_(table),
         pool_(pool),
         scratch_(scratch),
-        w_(packed_rows(args.w)),
-        float_(is_float(args.w.type)),
-        format_(float_ ? words(1, 0, 0) : int_format(args.w, table, args.n <= kDirectRows)),
+        float_(is_float(args_.w.type)),
+        format_(float_ ? words(1, 0, 0) : int_format(args_.w, table, args_.n <= kDirectRows)),
         unit_(float_ ? kFloatColumns : kUnitColumns),
-        units_((args.w.cols + unit_ - 1) / unit_),
+        units_((args_.w.cols + unit_ - 1) / unit_),
         sums_(format_.sums()),
-        most_(std::min(args.n, kChunkRows)),
-        direct_(args.n <= kDirectRows) {}
+        most_(std::min(args_.n, kChunkRows)),
+        direct_(args_.n <= kDirectRows) {
+    for (const MatmulArgs& args : all) {
+      matrices_[count_of_matrices_++] = {&args, packed_rows(args.w), {}, nullptr, nullptr, nullptr};
+    }
+  }
 
   void run() {
     scratch_.reserve_shared(shared(nullptr));
     shared(scratch_.shared());
-    fill_last();
+    for (Matrix& m : matrices()) fill_last(m);
     for (int64_t first = 0; first < args_.n; first += most_) {
       first_ = first;
       count_ = std::min(most_, args_.n - first);
       pack();
-      multiply();
+      // Few rows: one run of the pool for all matrices, panel beside panel. Many: one matrix after
+      // the other, whose results lie together.
+      const std::span<Matrix> all = matrices();
+      const size_t step = count_ < kManyRows ? all.size() : 1;
+      for (size_t i = 0; i < all.size(); i += step) multiply(all.subspan(i, step));
     }
   }
 
@@ -179,29 +208,30 @@ class Product {
       x_sums_ = pieces.take<float>(units_ * most_ * sums_);
     }
     odd_ = pieces.take<uint8_t>(most_);
-    if (int64_t rows = w_.rows % table_.panel_rows ? table_.panel_rows : 0) {
-      last_data_ = pieces.take<uint8_t>(rows * w_.row_bytes);
-      last_scales_ = pieces.take<uint8_t>(rows * w_.scale_row_bytes);
-      last_biases_ = pieces.take<uint8_t>(rows * w_.scale_row_bytes);
+    for (Matrix& m : matrices()) {
+      if (m.w.rows % table_.panel_rows == 0) continue;
+      m.last_data = pieces.take<uint8_t>(table_.panel_rows * m.w.row_bytes);
+      m.last_scales = pieces.take<uint8_t>(table_.panel_rows * m.w.scale_row_bytes);
+      m.last_biases = pieces.take<uint8_t>(table_.panel_rows * m.w.scale_row_bytes);
     }
     return pieces.used();
   }
 
   // Kernels take whole panels: the rows that a last one has, with zeros behind them.
-  void fill_last() {
-    int64_t panel = table_.panel_rows, rows = w_.rows % panel, first = w_.rows - rows;
+  void fill_last(Matrix& m) {
+    int64_t panel = table_.panel_rows, rows = m.w.rows % panel, first = m.w.rows - rows;
     if (rows == 0) return;
-    last_ = w_;
-    last_.rows = panel;
+    m.last = m.w;
+    m.last.rows = panel;
     auto copy = [&](const uint8_t* from, uint8_t* to, int64_t bytes) -> const uint8_t* {
       if (!from) return nullptr;
       std::memcpy(to, from + first * bytes, static_cast<size_t>(rows * bytes));
       std::memset(to + rows * bytes, 0, static_cast<size_t>((panel - rows) * bytes));
       return to;
     };
-    last_.data = copy(w_.data, last_data_, w_.row_bytes);
-    last_.scales = copy(w_.scales, last_scales_, w_.scale_row_bytes);
-    last_.biases = copy(w_.biases, last_biases_, w_.scale_row_bytes);
+    m.last.data = copy(m.w.data, m.last_data, m.w.row_bytes);
+    m.last.scales = copy(m.w.scales, m.last_scales, m.w.scale_row_bytes);
+    m.last.biases = copy(m.w.biases, m.last_biases, m.w.scale_row_bytes);
   }
 
   struct PerThread {
@@ -255,12 +285,13 @@ class Product {
     return static_cast<int>(std::min<int64_t>(unit_, args_.w.cols - unit * unit_));
   }
 
-  void multiply() {
+  void multiply(std::span<const Matrix> all) {
     PerThread sizes;
     scratch_.reserve_threads(per_thread(nullptr, sizes));
     // Few panels and many rows: rows are shared out too, at the price of unpacking once more. Many
     // panels and few rows: several neighbouring panels make a tile.
-    int64_t panels = (args_.w.rows + table_.panel_rows - 1) / table_.panel_rows;
+    int64_t panels = 0;
+    for (const Matrix& m : all) panels = std::max(panels, panels_of(m));
     int64_t parts = 1, wanted = 8 * pool_.threads();
     while (panels * parts < wanted / 2 && count_ / parts >= 96) parts *= 2;
     int64_t rows = (count_ + parts - 1) / parts;
@@ -273,28 +304,42 @@ class Product {
         // The panel after this one; after a tile's last most likely the first of the tile that this
         // thread takes next.
         int64_t next = panel + 1 < end ? panel + 1 : (tile / parts + pool_.threads()) * group;
-        multiply_panel(panel, next, begin, std::min(count_, begin + rows), thread);
+        for (size_t i = 0; i < all.size(); ++i) {
+          if (panel >= panels_of(all[i])) continue;
+          size_t j = i + 1;
+          while (j < all.size() && panel >= panels_of(all[j])) ++j;
+          Panel following = j < all.size() ? Panel{&all[j], panel} : Panel{&all[0], next};
+          multiply_panel({&all[i], panel}, following, begin, std::min(count_, begin + rows),
+                         thread);
+        }
       }
     });
   }
 
+  struct Panel {
+    const Matrix* matrix;
+    int64_t index;
+  };
+
   // Rows [begin, end) of the chunk with one panel; panel `following` is read ahead meanwhile.
-  void multiply_panel(int64_t panel, int64_t following, int64_t begin, int64_t end, int thread) {
+  void multiply_panel(Panel panel, Panel following, int64_t begin, int64_t end, int thread) {
     if (begin >= end) return;
+    const Matrix& m = *panel.matrix;
     PerThread mine;
     per_thread(scratch_.thread(thread), mine);
-    int64_t panel_rows = table_.panel_rows, row = panel * panel_rows;
+    int64_t panel_rows = table_.panel_rows, row = panel.index * panel_rows;
     int count = static_cast<int>(end - begin);
     Next next = {};
-    if ((following + 1) * panel_rows <= w_.rows) {
-      int64_t at = following * panel_rows;
-      next.data = w_.data + at * w_.row_bytes;
-      if (w_.scales) next.scales = w_.scales + at * w_.scale_row_bytes;
-      if (w_.biases) next.biases = w_.biases + at * w_.scale_row_bytes;
+    const PackedRows& ahead = following.matrix->w;
+    if ((following.index + 1) * panel_rows <= ahead.rows) {
+      int64_t at = following.index * panel_rows;
+      next.data = ahead.data + at * ahead.row_bytes;
+      if (ahead.scales) next.scales = ahead.scales + at * ahead.scale_row_bytes;
+      if (ahead.biases) next.biases = ahead.biases + at * ahead.scale_row_bytes;
     }
     // The panel's rows: of the matrix, or all of the last one.
-    bool last = row + panel_rows > w_.rows;
-    const PackedRows& w = last ? last_ : w_;
+    bool last = row + panel_rows > m.w.rows;
+    const PackedRows& w = last ? m.last : m.w;
     int64_t first_row = last ? 0 : row;
     if (direct_) {
       if (float_) {
@@ -306,12 +351,12 @@ class Product {
     } else {
       multiply_units(w, first_row, next, following, begin, count, mine);
     }
-    int64_t columns = std::min(panel_rows, args_.w.rows - row);
-    if (any_odd_) multiply_odd(row, columns, begin, end, mine);
-    finish(row, columns, begin, end, mine.acc);
+    int64_t columns = std::min(panel_rows, m.w.rows - row);
+    if (any_odd_) multiply_odd(*m.args, row, columns, begin, end, mine);
+    finish(*m.args, row, columns, begin, end, mine.acc);
   }
 
-  void multiply_units(const PackedRows& w, int64_t row, Next next, int64_t following, int64_t begin,
+  void multiply_units(const PackedRows& w, int64_t row, Next next, Panel following, int64_t begin,
                       int count, const PerThread& mine) {
     next.scales = next.biases = nullptr;                              // small
     int64_t step = w.row_bytes * table_.panel_rows * unit_ / w.cols;  // bytes of a unit
@@ -345,12 +390,13 @@ class Product {
   }
 
   // The unit after unit `u` of the panel at `row`: the first of panel `following` at the end.
-  UnitLines next_unit(const PackedRows& w, int64_t row, int64_t u, int64_t following) const {
+  UnitLines next_unit(const PackedRows& w, int64_t row, int64_t u, Panel following) const {
     if (u + 1 < units_) {
       return UnitLines(w, row, table_.panel_rows, (u + 1) * unit_, columns_of(u + 1));
     }
-    int64_t first = std::min(following * table_.panel_rows, w_.rows);
-    return UnitLines(w_, first, std::min<int64_t>(table_.panel_rows, w_.rows - first), 0,
+    const PackedRows& ahead = following.matrix->w;
+    int64_t first = std::min(following.index * table_.panel_rows, ahead.rows);
+    return UnitLines(ahead, first, std::min<int64_t>(table_.panel_rows, ahead.rows - first), 0,
                      columns_of(0));
   }
 
@@ -365,9 +411,10 @@ class Product {
   }
 
   // Rows with NaN or infinity, from the decoded weights, so that they spread as in floating point.
-  void multiply_odd(int64_t row, int64_t columns, int64_t begin, int64_t end, PerThread& mine) {
+  void multiply_odd(const MatmulArgs& args, int64_t row, int64_t columns, int64_t begin,
+                    int64_t end, PerThread& mine) {
     for (int64_t c = 0; c < columns; ++c) {
-      decode_weight_row(args_.w, row + c, mine.row);
+      decode_weight_row(args.w, row + c, mine.row);
       for (int64_t r = begin; r < end; ++r) {
         if (!odd_[r]) continue;
         const float* x = args_.x + (first_ + r) * args_.x_stride;
@@ -378,44 +425,51 @@ class Product {
     }
   }
 
-  void finish(int64_t row, int64_t columns, int64_t begin, int64_t end, const float* acc) {
-    const Kernels& elementwise = kernels(args_.isa);
-    bool plain = !args_.bias && !args_.multiply && !args_.add && args_.scale == 1.0f &&
-                 args_.activation == Activation::none;
+  void finish(const MatmulArgs& args, int64_t row, int64_t columns, int64_t begin, int64_t end,
+              const float* acc) {
+    const Kernels& elementwise = kernels(args.isa);
+    bool plain = !args.bias && !args.multiply && !args.add && args.scale == 1.0f &&
+                 args.activation == Activation::none;
     for (int64_t r = begin; r < end; ++r, acc += table_.panel_rows) {
       int64_t i = first_ + r;
-      float* out = args_.out + i * args_.out_stride + row;
-      if (r + kOutputAhead < end) ask_for_row(i + kOutputAhead, row, columns);
+      float* out = args.out + i * args.out_stride + row;
+      if (r + kOutputAhead < end) ask_for_row(args, i + kOutputAhead, row, columns);
       if (plain) {
         std::memcpy(out, acc, sizeof(float) * columns);
         continue;
       }
-      EpilogueRow e = {args_.bias ? args_.bias + row : nullptr,
-                       args_.multiply ? args_.multiply + i * args_.multiply_stride + row : nullptr,
-                       args_.add ? args_.add + i * args_.add_stride + row : nullptr,
-                       args_.activation, args_.scale};
+      EpilogueRow e = {args.bias ? args.bias + row : nullptr,
+                       args.multiply ? args.multiply + i * args.multiply_stride + row : nullptr,
+                       args.add ? args.add + i * args.add_stride + row : nullptr, args.activation,
+                       args.scale};
       elementwise.epilogue(out, acc, e, columns);
     }
   }
 
   // What finish() reads and writes of a row.
-  void ask_for_row(int64_t i, int64_t row, int64_t columns) const {
+  void ask_for_row(const MatmulArgs& args, int64_t i, int64_t row, int64_t columns) const {
     for (int64_t c = 0; c < columns; c += 16) {
-      __builtin_prefetch(args_.out + i * args_.out_stride + row + c, 1);
-      if (args_.multiply) __builtin_prefetch(args_.multiply + i * args_.multiply_stride + row + c);
-      if (args_.add && args_.add != args_.out) {
-        __builtin_prefetch(args_.add + i * args_.add_stride + row + c);
+      __builtin_prefetch(args.out + i * args.out_stride + row + c, 1);
+      if (args.multiply) __builtin_prefetch(args.multiply + i * args.multiply_stride + row + c);
+      if (args.add && args.add != args.out) {
+        __builtin_prefetch(args.add + i * args.add_stride + row + c);
       }
     }
   }
 
   static constexpr int64_t kScales = kUnitColumns / kScaleColumns;
 
-  const MatmulArgs& args_;
+  std::span<Matrix> matrices() { return {matrices_.data(), count_of_matrices_}; }
+  int64_t panels_of(const Matrix& m) const {
+    return (m.w.rows + table_.panel_rows - 1) / table_.panel_rows;
+  }
+
+  const MatmulArgs& args_;  // of the first matrix: what it says of x holds for all
   const MatmulKernels& table_;
   ThreadPool& pool_;
   Scratch& scratch_;
-  PackedRows w_;
+  std::array<Matrix, kMostMatrices> matrices_;
+  size_t count_of_matrices_ = 0;
   bool float_;
   IntFormat format_;
   int unit_;       // columns of a unit
@@ -430,8 +484,6 @@ class Product {
   float* x_scales_ = nullptr;      // [units_, most_, kScales]
   float* x_sums_ = nullptr;        // [units_, most_, sums_]
   uint8_t* odd_ = nullptr;         // [most_]: rows with NaN or infinity
-  PackedRows last_ = {};           // the last panel, if it lacks rows
-  uint8_t *last_data_ = nullptr, *last_scales_ = nullptr, *last_biases_ = nullptr;
   bool any_odd_ = false;
 };
 
@@ -486,16 +538,26 @@ MatmulKernels table_of(Isa isa) {
 
 }  // namespace
 
-void matmul(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch) {
-  if (args.n == 0 || args.w.rows == 0) return;
+void matmul(std::span<const MatmulArgs> products, ThreadPool& pool, Scratch& scratch) {
+  while (!products.empty()) {
+    const MatmulArgs& first = products.front();
+    size_t count = 1;
+    if (first.n == 0 || first.w.rows == 0) {
+      // nothing to do
 #if defined(__x86_64__) || defined(__aarch64__)
-  if (args.isa != Isa::scalar && !(args.exact && !is_float(args.w.type))) {
-    const MatmulKernels table = table_of(args.isa);
-    Product(args, table, pool, scratch).run();
-    return;
-  }
+    } else if (first.isa != Isa::scalar && !(first.exact && !is_float(first.w.type))) {
+      while (count < products.size() && count < kMostMatrices &&
+             same_type(first.w, products[count].w) && products[count].w.rows > 0) {
+        ++count;
+      }
+      const MatmulKernels table = table_of(first.isa);
+      Products(products.first(count), table, pool, scratch).run();
 #endif
-  matmul_scalar(args, pool, scratch);
+    } else {
+      matmul_scalar(first, pool, scratch);
+    }
+    products = products.subspan(count);
+  }
 }
 
 }  // namespace speech::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/threads.h"
 #include "compute/backend.h"
@@ -32,6 +33,8 @@ struct MatmulArgs {
   int64_t add_stride = 0;
 };
 
-void matmul(const MatmulArgs& args, ThreadPool& pool, Scratch& scratch);
+// Several products of one x: isa, exact, x, x_stride and n are the same in all. `multiply` may be
+// the `out` of an earlier one with as many rows of weights.
+void matmul(std::span<const MatmulArgs> products, ThreadPool& pool, Scratch& scratch);
 
 }  // namespace speech::cpu

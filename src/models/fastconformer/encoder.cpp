@@ -50,9 +50,9 @@ void feed_forward(Run& run, Activations& a, const Linear& up, const Linear& down
 // y = attention(y) before its output product: relative positions as in Transformer-XL.
 void attention(Run& run, Activations& a, const Layer& w, const EncoderConfig& c,
                std::span<const Utterance> utterances) {
-  run.backend.matmul(a.q, a.y, w.q.weight, {.bias = w.q.bias});
-  run.backend.matmul(a.k, a.y, w.k.weight, {.bias = w.k.bias});
-  run.backend.matmul(a.v, a.y, w.v.weight, {.bias = w.v.bias});
+  run.backend.matmul(a.y, {{a.q, w.q.weight, {.bias = w.q.bias}},
+                           {a.k, w.k.weight, {.bias = w.k.bias}},
+                           {a.v, w.v.weight, {.bias = w.v.bias}}});
   run.backend.matmul(a.p, a.positions, w.pos);
 
   const int64_t heads = c.num_heads, size = c.head_size();
@@ -78,9 +78,10 @@ void attention(Run& run, Activations& a, const Layer& w, const EncoderConfig& c,
 // v = silu(batch_norm(depthwise(glu(y)))): the convolution module before its last product.
 void convolution(Run& run, Activations& a, const Layer& w, std::span<const Utterance> utterances) {
   const Tensor &gate = a.q, &glu = a.k, &out = a.v;
-  run.backend.matmul(gate, a.y, w.conv_gate.weight,
-                     {.bias = w.conv_gate.bias, .activation = Activation::sigmoid});
-  run.backend.matmul(glu, a.y, w.conv_value.weight, {.bias = w.conv_value.bias, .multiply = gate});
+  run.backend.matmul(
+      a.y,
+      {{gate, w.conv_gate.weight, {.bias = w.conv_gate.bias, .activation = Activation::sigmoid}},
+       {glu, w.conv_value.weight, {.bias = w.conv_value.bias, .multiply = gate}}});
   const int pad = static_cast<int>(w.conv_dw.dim(1) / 2);
   for (const Utterance& u : utterances) {
     const int64_t end = u.first + u.frames;
