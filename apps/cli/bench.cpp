@@ -1,9 +1,11 @@
-// speech bench: where the time and memory of a whole model go.
+// speech bench: where the time and memory of a whole model go, or how well models write what is
+// said.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "quality.h"
 
 namespace speech::cli {
 namespace {
@@ -14,8 +16,9 @@ class Bench final : public Command {
  public:
   void add_flags(CLI::App& app) override {
     app.add_option("MODEL", model_, "A model's name or path")->required()->type_name("MODEL");
-    audio_flag_ = app.add_option("AUDIO", audio_, "Recognition and detection: the recording")
-                      ->type_name("AUDIO.wav");
+    app.add_option("arguments", more_,
+                   "Recognition and detection: the recording; with --quality: more models")
+        ->type_name("[AUDIO.wav | MODEL...]");
     seconds_flag_ = app.add_option("--seconds", seconds_,
                                    "Recognition and detection without AUDIO: seconds of a made-up "
                                    "voice")
@@ -28,10 +31,19 @@ class Bench final : public Command {
         app.add_option("--sequences", sequences_,
                        "Language models: sequences of the batch; 1 leaves it out")
             ->capture_default_str()};
-    app.add_option("--runs", runs_, "Runs of each work, the fastest counts; one more goes before")
-        ->capture_default_str();
-    app.add_option("--format", format_, "text, or json: one object")
-        ->check(CLI::IsMember({"text", "json"}))
+    runs_flag_ = app.add_option("--runs", runs_,
+                                "Runs of each work, the fastest counts; one more goes before")
+                     ->capture_default_str();
+    app.add_option(
+           "--quality", quality_,
+           "Instead: error rates of recognition models on the recordings of a manifest, each "
+           "model in a process of its own")
+        ->type_name("MANIFEST.jsonl");
+    decoding_flag_ = app.add_option("--decoding", decodings_,
+                                    "With --quality: ways of decoding, each a row of the table")
+                         ->delimiter(',');
+    app.add_option("--format", format_, "text, json (one object), or with --quality md")
+        ->check(CLI::IsMember({"text", "json", "md"}))
         ->capture_default_str();
     device_.add(app);
     device_.add_weights(app);
@@ -39,6 +51,11 @@ class Bench final : public Command {
   }
 
   int run() override {
+    if (!quality_.empty()) return run_quality();
+    if (format_ == "md") throw UsageError("--format md is for --quality");
+    if (decoding_flag_->count() > 0) throw UsageError("--decoding is for --quality");
+    if (more_.size() > 1) throw UsageError("one model and one recording; --quality takes several");
+    if (!more_.empty()) audio_ = more_[0];
     const std::string path = model_path(model_);
     check_flags(path);
     Handle<speech_profile_params, speech_profile_params_free> params(speech_profile_params_new());
@@ -64,13 +81,29 @@ class Bench final : public Command {
   }
 
  private:
+  int run_quality() const {
+    std::vector<CLI::Option*> others = tokens_flags_;
+    others.insert(others.end(), {seconds_flag_, runs_flag_});
+    for (const CLI::Option* flag : others) {
+      if (flag->count() == 0) continue;
+      throw UsageError(fmt::format("{} and --quality do not go together", flag->get_name()));
+    }
+    std::vector<std::string> models{model_};
+    models.insert(models.end(), more_.begin(), more_.end());
+    return measure_quality({.manifest = quality_,
+                            .models = models,
+                            .decodings = decodings_,
+                            .format = format_,
+                            .load = device_.settings()});
+  }
+
   // A flag that this model's task has no use for is a mistake, not to be passed over.
   void check_flags(const std::string& path) const {
     speech_model_info* handle = nullptr;
     check(speech_model_info_open(path.c_str(), &handle));
     InfoHandle info(handle);
     const bool language = speech_model_info_task(handle) == SPEECH_TASK_LANGUAGE;
-    if (language && (audio_flag_->count() > 0 || seconds_flag_->count() > 0)) {
+    if (language && (!audio_.empty() || seconds_flag_->count() > 0)) {
       throw UsageError(fmt::format("{} is a language model: it takes no audio", model_));
     }
     if (!audio_.empty() && seconds_flag_->count() > 0) {
@@ -137,10 +170,11 @@ class Bench final : public Command {
         with_ratio("weight_bytes_per_second", "of_read_bandwidth")));
   }
 
-  std::string model_, audio_, format_ = "text";
+  std::string model_, audio_, quality_, format_ = "text";
+  std::vector<std::string> more_, decodings_;
   double seconds_ = 30;
   int prompt_ = 512, tokens_ = 64, sequences_ = 4, runs_ = 3;
-  CLI::Option *audio_flag_ = nullptr, *seconds_flag_ = nullptr;
+  CLI::Option *seconds_flag_ = nullptr, *runs_flag_ = nullptr, *decoding_flag_ = nullptr;
   std::vector<CLI::Option*> tokens_flags_;
   DeviceFlags device_;
 };

@@ -1,6 +1,7 @@
 #include "base/memory.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
 
 #include "base/error.h"
 
@@ -16,6 +20,32 @@
 #endif
 
 namespace speech {
+namespace {
+
+// A size of /proc/self/status, in bytes: "VmHWM:".
+std::optional<uint64_t> status_bytes(const char* name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string key; status >> key;) {
+    uint64_t kilobytes = 0;
+    if (key == name && status >> kilobytes) return kilobytes * 1024;
+    status.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+uint64_t peak_resident_bytes() {
+  if (auto bytes = status_bytes("VmHWM:")) return *bytes;
+  // It would also count the program that started this one.
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+uint64_t resident_file_bytes() {
+  return status_bytes("RssFile:").value_or(0);
+}
 
 uint64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");

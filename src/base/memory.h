@@ -13,6 +13,14 @@ namespace speech {
 // the system does not say.
 uint64_t resident_bytes();
 
+// The most that was resident so far. The system's figure may fall by a few pages from one reading
+// to the next.
+uint64_t peak_resident_bytes();
+
+// Of what is resident now, pages of mapped files: the program, its libraries, mapped weights; 0
+// where the system does not say.
+uint64_t resident_file_bytes();
+
 // Gives memory that was freed back to the system, where the C library keeps it.
 void trim_memory();
 

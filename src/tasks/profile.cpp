@@ -1,18 +1,15 @@
 #include "tasks/profile.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <random>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "compute/timed_backend.h"
 #include "models/language_model.h"
 #include "models/registry.h"
@@ -22,20 +19,6 @@ namespace {
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Most resident memory of this program so far. getrusage() alone would also count the program that
-// started this one.
-uint64_t peak_memory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string key; status >> key;) {
-    uint64_t kilobytes = 0;
-    if (key == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
-    status.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 // Something like a voice: harmonics of a pitch that wanders, in syllables, and some noise.
@@ -226,8 +209,8 @@ class Profiler {
     return timing;
   }
 
-  // The system's figure may fall by a few pages from one reading to the next.
-  uint64_t peak() { return peak_ = std::max(peak_, peak_memory()); }
+  // Never falls.
+  uint64_t peak() { return peak_ = std::max(peak_, peak_resident_bytes()); }
 
   Measured listen() {
     int rate = settings_.rate;

@@ -71,19 +71,42 @@ std::string order_marks(std::string_view text) {
   return out;
 }
 
-void append_nfc(std::string& out, std::string_view unordered) {
+void append_composed(std::string& out, std::string_view unordered, int form) {
   if (unordered.empty()) return;
   std::string text = order_marks(unordered);
   utf8proc_uint8_t* mapped = nullptr;
   utf8proc_ssize_t size =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                    static_cast<utf8proc_ssize_t>(text.size()), &mapped,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE | form));
   if (size < 0) {
     fail(Status::invalid_argument, "text cannot be normalized: {}", utf8proc_errmsg(size));
   }
   std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
   out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
+}
+
+// NFC, or NFKC with `form` UTF8PROC_COMPAT. Bytes below `plain` are in that form already.
+std::string normalized(std::string_view text, int form, uint8_t plain) {
+  bool simple = std::all_of(text.begin(), text.end(),
+                            [&](char c) { return static_cast<uint8_t>(c) < plain; });
+  if (simple) return std::string(text);
+  std::string out;
+  out.reserve(text.size());
+  // A character that the tables do not know neither moves nor composes, so text can be cut there;
+  // neither does U+11A7, which utf8proc 2.8 takes for an (empty) final consonant of Hangul.
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size();) {
+    CodePoint c = decode_utf8(text, i);
+    if (c.value == 0x11A7 || (c.value >= late_ranges[0].first && contains(late_ranges, c.value))) {
+      append_composed(out, text.substr(begin, i - begin), form);
+      out.append(text, i, c.size);
+      begin = i + c.size;
+    }
+    i += c.size;
+  }
+  append_composed(out, text.substr(begin), form);
+  return out;
 }
 
 }  // namespace
@@ -97,26 +120,15 @@ CharClass char_class(uint32_t c) {
 }
 
 std::string nfc(std::string_view text) {
-  // Below U+0300 everything is composed already.
-  bool simple =
-      std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0xCC; });
-  if (simple) return std::string(text);
-  std::string out;
-  out.reserve(text.size());
-  // A character that the tables do not know neither moves nor composes, so text can be cut there;
-  // neither does U+11A7, which utf8proc 2.8 takes for an (empty) final consonant of Hangul.
-  size_t begin = 0;
-  for (size_t i = 0; i < text.size();) {
-    CodePoint c = decode_utf8(text, i);
-    if (c.value == 0x11A7 || (c.value >= late_ranges[0].first && contains(late_ranges, c.value))) {
-      append_nfc(out, text.substr(begin, i - begin));
-      out.append(text, i, c.size);
-      begin = i + c.size;
-    }
-    i += c.size;
-  }
-  append_nfc(out, text.substr(begin));
-  return out;
+  return normalized(text, 0, 0xCC);  // below U+0300 everything is composed
+}
+
+std::string nfkc(std::string_view text) {
+  return normalized(text, UTF8PROC_COMPAT, 0x80);
+}
+
+std::string_view general_category(uint32_t code_point) {
+  return utf8proc_category_string(static_cast<int32_t>(code_point));
 }
 
 std::string lower_case(std::string_view text) {

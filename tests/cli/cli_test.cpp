@@ -105,7 +105,8 @@ TEST_F(Cli, VersionAndHelp) {
   }
   EXPECT_TRUE(contains(run.out, "Usage: speech vad [OPTIONS] MODEL AUDIO...\n")) << run.out;
   run = speech("bench --help");
-  EXPECT_TRUE(contains(run.out, "Usage: speech bench [OPTIONS] MODEL [AUDIO.wav]\n")) << run.out;
+  EXPECT_TRUE(contains(run.out, "Usage: speech bench [OPTIONS] MODEL [AUDIO.wav | MODEL...]\n"))
+      << run.out;
 }
 
 TEST_F(Cli, ArgumentsThatBeginWithADashFollowTwo) {
@@ -142,6 +143,11 @@ TEST_F(Cli, UsageErrorsExitWith2AndPointToTheHelp) {
                                 "asr m.gguf a.wav b.wav --format srt",
                                 "asr m.gguf a.wav --rate 8000",
                                 "bench silero-vad a.wav --seconds 3",
+                                "bench silero-vad a.wav b.wav",
+                                "bench silero-vad a.wav --format md",
+                                "bench silero-vad a.wav --decoding ctc",
+                                "bench m.gguf --quality a.jsonl --tokens 3",
+                                "bench m.gguf --quality a.jsonl --lora a",
                                 "trace silero-vad a.wav --out f --chunks -1",
                                 "trace m.gguf --out f --ids 1 --prompt a",
                                 "trace m.gguf --out f --ids 1 --temperature 1",
@@ -509,6 +515,50 @@ TEST_F(CliAsr, RegionsAndStandardInputGiveTheSameTexts) {
   Result odd = shell("printf abc | speech asr " + model_ + " --vad silero-vad -");
   EXPECT_EQ(odd.code, 1);
   EXPECT_TRUE(contains(odd.err, "speech: invalid_argument (audio): ")) << odd.err;
+}
+
+TEST_F(CliAsr, BenchScoresWhatModelsWrite) {
+  // The words of the first are those of the official implementation (FormatsAgree), the second is
+  // said to be something else.
+  std::ofstream(path("m.jsonl"))
+      << json{{"audio", main_wav()}, {"text", "Who left the pie?"}, {"groups", {{"part", "a"}}}}
+      << "\n"
+      << json{{"audio", main_wav()}, {"text", "Who left?"}, {"groups", {{"part", "b"}}}} << "\n";
+  ASSERT_EQ(speech("quantize " + model_ + " " + path("q.gguf") + " --type f16").code, 0);
+  const std::string command = "bench --threads 1 --quality " + path("m.jsonl") + " " + model_;
+  Result run = speech(command + " --format json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const json alone = json::parse(run.out);
+  ASSERT_EQ(alone["runs"].size(), 1u);
+  EXPECT_EQ(alone["runs"][0]["texts"], (json{"Who left the pi", "Who left the pi"}));
+  EXPECT_EQ(alone["runs"][0]["wer"]["errors"], 3);  // pi for pie; the, pi too many
+  EXPECT_EQ(alone["runs"][0]["wer"]["length"], 6);
+  EXPECT_EQ(alone["runs"][0]["type"], "f32");
+  EXPECT_EQ(alone["runs"][0]["threads"], 1);
+  EXPECT_GT(alone["runs"][0]["peak_memory_bytes"], fs::file_size(model_));
+
+  run = speech(command + " " + path("q.gguf") + " --format json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const json both = json::parse(run.out);
+  ASSERT_EQ(both["runs"].size(), 2u);
+  EXPECT_EQ(both["runs"][0]["texts"], alone["runs"][0]["texts"]);
+  EXPECT_EQ(both["runs"][0]["decoding"], "");
+  EXPECT_EQ(both["runs"][1]["type"], "f16");
+  // Each in a process of its own: the smaller file's is the smaller one.
+  EXPECT_LT(both["runs"][1]["peak_memory_bytes"].get<double>(),
+            both["runs"][0]["peak_memory_bytes"].get<double>());
+  run = speech(command + " --format md");
+  EXPECT_TRUE(contains(run.out, "| part a | 1 | 4 | 25.00 (25.00 to 25.00) |")) << run.out;
+
+  run = speech(command + " --decoding ctc");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: unsupported (decoding): ")) << run.err;
+  run = speech("bench silero-vad --quality " + path("m.jsonl"));
+  EXPECT_TRUE(contains(run.err, "speech: unsupported (quality): ")) << run.err;
+  std::ofstream(path("m.jsonl"), std::ios::app) << R"({"audio": "no.wav", "text": "a"})";
+  run = speech(command);
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: io (quality): " + path("m.jsonl") + ":3: ")) << run.err;
 }
 
 TEST_F(CliAsr, OptionsGoToTheModelThatTakesThem) {
