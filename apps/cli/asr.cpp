@@ -48,6 +48,10 @@ std::vector<Segment> segments_of(const speech_result* result) {
   return spans(result, speech_result_segment_count(result), speech_result_segment);
 }
 
+std::vector<Segment> words_of(const speech_result* result) {
+  return spans(result, speech_result_word_count(result), speech_result_word);
+}
+
 Json spans_json(const std::vector<Segment>& list) {
   Json out = Json::array();
   for (const auto& span : list) {
@@ -174,8 +178,9 @@ class Asr final : public Command {
                    "there are none")
         ->type_name("MODEL AUDIO...");
     app.add_option("--format", format_,
-                   "text, json, or subtitles: srt, vtt, tsv (with times, so --timestamps)")
-        ->check(CLI::IsMember({"text", "json", "srt", "vtt", "tsv"}))
+                   "text, json, or with times (so --timestamps): subtitles as srt, vtt, tsv, and "
+                   "words as a tsv")
+        ->check(CLI::IsMember({"text", "json", "srt", "vtt", "tsv", "words"}))
         ->capture_default_str();
     app.add_option("--out", out_, "Write a file per recording into this folder instead of stdout")
         ->type_name("DIR");
@@ -213,7 +218,7 @@ class Asr final : public Command {
   }
 
  private:
-  bool subtitles() const { return format_ != "text" && format_ != "json"; }
+  bool has_times() const { return format_ != "text" && format_ != "json"; }
 
   void check_usage(const std::vector<std::string>& files) const {
     const bool piped = std::find(files.begin(), files.end(), "-") != files.end();
@@ -225,7 +230,7 @@ class Asr final : public Command {
         throw UsageError(fmt::format(
             "{} needs --vad MODEL, which cuts the audio into utterances (silero-vad)", what));
       }
-      if (options_.given(SPEECH_OPT_TIMESTAMPS) || subtitles()) {
+      if (options_.given(SPEECH_OPT_TIMESTAMPS) || has_times()) {
         throw UsageError(fmt::format("{} has no timestamps: --format text or json", what));
       }
       if (!out_.empty()) throw UsageError(fmt::format("{} takes no --out", what));
@@ -235,7 +240,7 @@ class Asr final : public Command {
       throw UsageError("--rate is for - (stdin) and --live; recordings have their own");
     }
     if (batch_ > 1 && !vad_.empty()) throw UsageError("--batch and --vad do not go together");
-    if (subtitles() && files.size() > 1 && out_.empty()) {
+    if (has_times() && files.size() > 1 && out_.empty()) {
       throw UsageError(fmt::format("--format {} of several recordings needs --out DIR", format_));
     }
     std::set<std::string> stems;
@@ -262,7 +267,7 @@ class Asr final : public Command {
   RequestHandle recognition_request() const {
     RequestHandle request = new_request(model_.get());
     options_.apply(request.get(), [&](speech_option option) { return !for_detection(option); });
-    if (subtitles()) check(speech_request_set_bool(request.get(), SPEECH_OPT_TIMESTAMPS, 1));
+    if (has_times()) check(speech_request_set_bool(request.get(), SPEECH_OPT_TIMESTAMPS, 1));
     return request;
   }
   RequestHandle detection_request() const {
@@ -375,6 +380,7 @@ class Asr final : public Command {
     if (format_ == "srt") return to_srt(segments_of(result));
     if (format_ == "vtt") return to_vtt(segments_of(result));
     if (format_ == "tsv") return to_tsv(segments_of(result));
+    if (format_ == "words") return to_tsv(words_of(result));
     const bool timestamps = options_.flag(SPEECH_OPT_TIMESTAMPS);
     if (format_ == "text") {
       if (!timestamps) return std::string(speech_result_text(result)) + "\n";
@@ -391,8 +397,7 @@ class Asr final : public Command {
     if (speech_result_language_count(result) > 0) json["languages"] = languages_json(result);
     if (timestamps) {
       json["segments"] = spans_json(segments_of(result));
-      json["words"] =
-          spans_json(spans(result, speech_result_word_count(result), speech_result_word));
+      json["words"] = spans_json(words_of(result));
       json["tokens"] =
           spans_json(spans(result, speech_result_token_count(result), speech_result_token));
     }
