@@ -1,4 +1,4 @@
-# The front door. `make demo` builds the program and lets it find the speech in a recording;
+# The front door. `make demo` builds the program and lets it write what is said in a recording;
 # `make test` proves the build. CC and CXX choose another compiler than clang, BUILD another folder,
 # JOBS how many compilations run at once.
 BUILD ?= build
@@ -24,7 +24,7 @@ ARM_PACKAGES = cmake ninja-build ccache g++-aarch64-linux-gnu qemu-user googlete
 
 CONFIGURE = cmake -S . -G Ninja -DCMAKE_C_COMPILER=$(CC) -DCMAKE_CXX_COMPILER=$(CXX)
 
-.PHONY: build demo test bench fuzz format check-format install deps developer-deps asan tsan gcc \
+.PHONY: build demo quality tiny-en test bench fuzz format check-format install deps developer-deps asan tsan gcc \
   arm clean
 
 build: deps
@@ -32,9 +32,30 @@ build: deps
 	  || { cat $(BUILD).log; exit 1; }; rm -f $(BUILD).log
 	cmake --build $(BUILD) --parallel $(JOBS) --target speech speech_shared
 
-# The speech in a real recording, found by the model that lies in the repository.
+# What is said in a recording of a voice that the model never heard in training, each word with its
+# times in ms, and where there is speech in a real recording. Both models lie in the repository.
+DEMO = models/tiny-en/test/flite-slt-034.opus
 demo: build
+	@echo 'Said:  The train leaves at eleven forty-five in the evening.'
+	$(BUILD)/speech asr tiny-en $(DEMO)
+	$(BUILD)/speech asr tiny-en $(DEMO) --format words
 	$(BUILD)/speech vad silero-vad tests/data/audio/jfk.wav
+
+# Error rates of tiny-en in every weight type, into docs/quality.md. NEMO: the checkpoint; DATA: the
+# folder of training/make_data.py, to score the WAVE files too; DECODINGS and THREADS as there.
+NEMO ?= training/checkpoint/model.nemo
+export DECODINGS THREADS
+quality: build
+	python3 scripts/tiny-en.py quality $(BUILD)/speech $(NEMO) $(DATA)
+
+# The model in the repository from a checkpoint: its files, tables, curve, and the catalog's entry.
+# PYTHON needs matplotlib.
+CURVE ?= training/checkpoint/curve.csv
+PYTHON ?= python3
+tiny-en: build
+	python3 scripts/tiny-en.py release $(BUILD)/speech $(NEMO) $(DATA)
+	$(PYTHON) training/plot.py $(CURVE) models/tiny-en/curve.png
+	cmake --build $(BUILD) --parallel $(JOBS) --target speech speech_shared
 
 test: deps
 	@$(CONFIGURE) -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DSPEECH_TESTS=ON >$(BUILD).log 2>&1 \

@@ -370,9 +370,13 @@ ModelAndInputs split_arguments(const std::vector<std::string>& arguments, const 
   std::string text =
       "MODEL is missing: the path of a model file (.gguf) or a name. Models for this command:\n";
   const char* example = nullptr;
+  bool example_here = false;
   for (const auto& model : catalog()) {
     if (static_cast<int>(model.task) != static_cast<int>(task)) continue;
-    if (!example) example = model.name.data();
+    // One that can be used at once, if there is any.
+    const bool here = locate_model(model, model.file).has_value();
+    if (!example || (here && !example_here)) example = model.name.data();
+    example_here |= here;
     text += fmt::format("  {:<26} {}\n", model.name,
                         model.languages.empty() ? "any language" : model.languages);
   }

@@ -25,9 +25,14 @@ class Models final : public Command {
     print(fmt::format("{:<26} {:<5} {:>8}  {:<7} {:<12} {}\n", "NAME", "TYPE", "SIZE", "PRESENT",
                       "TASK", "LANGUAGES"));
     for (const auto& model : catalog()) {
-      print(fmt::format("{:<26} {:<5} {:>8}  {:<7} {:<12} {}\n", model.name, model.file.type,
-                        size_text(model.file.bytes), locate_model(model) ? "yes" : "no",
-                        task_name(model.task), model.languages));
+      for (const auto& file : model.files()) {
+        const bool bare = file.type == model.file.type;
+        print(fmt::format(
+            "{:<26} {:<5} {:>8}  {:<7} {:<12} {}\n",
+            bare ? std::string(model.name) : fmt::format("{}:{}", model.name, file.type), file.type,
+            size_text(file.bytes), locate_model(model, file) ? "yes" : "no", task_name(model.task),
+            model.languages));
+      }
     }
     print("\nThis version downloads nothing. Files are looked for in:\n");
     for (const auto& folder : model_folders()) print("  " + folder + "\n");
@@ -35,18 +40,25 @@ class Models final : public Command {
   }
 
  private:
+  static Json text_or_null(std::string_view text) { return text.empty() ? Json() : Json(text); }
+
+  static Json as_json(const CatalogModel& model, const CatalogFile& file) {
+    auto path = locate_model(model, file);
+    Json json{{"type", file.type},
+              {"file", file.file},
+              {"size", file.bytes},
+              {"sha256", file.sha256},
+              {"url", text_or_null(model.url(file))}};
+    if (path) json["path"] = *path;
+    json["fetched"] = path.has_value();
+    return json;
+  }
+
   static Json as_json() {
     Json models = Json::array();
     for (const auto& model : catalog()) {
-      auto path = locate_model(model);
-      Json file{{"type", model.file.type},
-                {"file", model.file.file},
-                {"size", model.file.bytes},
-                {"sha256", model.file.sha256},
-                {"url", fmt::format("https://huggingface.co/{}/resolve/{}/{}", model.repository,
-                                    model.revision, model.file.file)}};
-      if (path) file["path"] = *path;
-      file["fetched"] = path.has_value();
+      Json files = Json::array();
+      for (const auto& file : model.files()) files.push_back(as_json(model, file));
       Json languages = Json::array();
       std::string_view rest = model.languages;
       while (!rest.empty()) {
@@ -55,12 +67,12 @@ class Models final : public Command {
         rest.remove_prefix(std::min(end + 1, rest.size()));
       }
       models.push_back({{"name", model.name},
-                        {"repository", model.repository},
-                        {"revision", model.revision},
+                        {"repository", text_or_null(model.repository)},
+                        {"revision", text_or_null(model.revision)},
                         {"task", task_name(model.task)},
                         {"languages", languages},
                         {"type", model.file.type},
-                        {"files", Json::array({file})}});
+                        {"files", files}});
     }
     return {{"version", speech_version()},
             {"directory", cache_folder()},

@@ -18,6 +18,8 @@ constexpr std::string_view kThirty =
 constexpr std::string_view kEurope =
     "bg cs da de el en es et fi fr hr hu it lt lv mt nl pl pt ro ru sk sl sv uk";
 
+#include "catalog/tiny_en.inc"
+
 constexpr std::array kCatalog = {
     CatalogModel{"qwen3-tts-0.6b",
                  "sakasegawa/Qwen3-TTS-12Hz-0.6B-CustomVoice-GGUF",
@@ -82,6 +84,8 @@ constexpr std::array kCatalog = {
                  kEurope,
                  {"f16", "parakeet-tdt-0.6B-v3-F16.gguf", 1255370688,
                   "7b74de31ac48427934104f0d074613f8d759d7d108777c114476346789d94426"}},
+    CatalogModel{"tiny-en", "", "", Task::recognition, "en", kTinyEn[0],
+                 std::span(kTinyEn).subspan(1)},
     CatalogModel{"silero-vad",
                  "sakasegawa/silero-vad-GGUF",
                  "7fcb7aa2a70c312f8579fc987b3e1cdecf9321ca",
@@ -112,25 +116,41 @@ std::string environment(const char* name) {
 std::string names() {
   std::string out;
   for (const auto& model : kCatalog) {
-    out += fmt::format("{}{}:{}", out.empty() ? "" : ", ", model.name, model.file.type);
+    for (const auto& file : model.files()) {
+      out += fmt::format("{}{}:{}", out.empty() ? "" : ", ", model.name, file.type);
+    }
   }
   return out;
 }
 
 }  // namespace
 
+std::vector<CatalogFile> CatalogModel::files() const {
+  std::vector<CatalogFile> out{file};
+  out.insert(out.end(), others.begin(), others.end());
+  return out;
+}
+
+std::string CatalogModel::url(const CatalogFile& of) const {
+  if (repository.empty()) return {};
+  return fmt::format("https://huggingface.co/{}/resolve/{}/{}", repository, revision, of.file);
+}
+
 std::span<const CatalogModel> catalog() {
   return kCatalog;
 }
 
-const CatalogModel* find_catalog_model(std::string_view text) {
-  std::string_view name = text.substr(0, text.find(':'));
+std::optional<CatalogChoice> find_in_catalog(std::string_view text) {
+  const std::string_view name = text.substr(0, text.find(':'));
+  if (name.empty()) return std::nullopt;
   for (const auto& model : kCatalog) {
     if (name != model.name && name != model.repository) continue;
-    bool bare = name.size() == text.size();
-    if (bare || text.substr(name.size() + 1) == model.file.type) return &model;
+    if (name.size() == text.size()) return CatalogChoice{&model, model.file};
+    for (const auto& file : model.files()) {
+      if (text.substr(name.size() + 1) == file.type) return CatalogChoice{&model, file};
+    }
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 std::string cache_folder() {
@@ -163,21 +183,25 @@ std::vector<std::string> model_folders() {
   return folders;
 }
 
-std::optional<std::string> locate_model(const CatalogModel& model) {
-  std::string repository(model.repository);
-  repository.replace(repository.find('/'), 1, "--");
+std::optional<std::string> locate_model(const CatalogModel& model, const CatalogFile& file) {
+  std::vector<fs::path> places{file.file, fs::path(model.name) / file.file};
+  if (!model.repository.empty()) {
+    std::string repository(model.repository);
+    repository.replace(repository.find('/'), 1, "--");
+    places.push_back(fs::path(repository) / file.sha256 / file.file);
+  }
   for (const fs::path folder : model_folders()) {
-    for (const fs::path& path : {folder / model.file.file, folder / model.name / model.file.file,
-                                 folder / repository / model.file.sha256 / model.file.file}) {
+    for (const fs::path& place : places) {
+      const fs::path path = folder / place;
       std::error_code error;
-      if (fs::file_size(path, error) == model.file.bytes && !error) return path.string();
+      if (fs::file_size(path, error) == file.bytes && !error) return path.string();
     }
   }
   return std::nullopt;
 }
 
 bool is_model_path(std::string_view text) {
-  if (find_catalog_model(text)) return false;
+  if (find_in_catalog(text)) return false;
   std::string name = lower(text);
   return text.find('/') != std::string_view::npos || text == "." || text == ".." ||
          std::any_of(kExtensions.begin(), kExtensions.end(),
@@ -185,24 +209,28 @@ bool is_model_path(std::string_view text) {
 }
 
 bool is_model(std::string_view text) {
-  return is_model_path(text) || find_catalog_model(text) != nullptr;
+  return is_model_path(text) || find_in_catalog(text).has_value();
 }
 
 std::string resolve_model(const std::string& text) {
   if (is_model_path(text)) return text;
-  const CatalogModel* model = find_catalog_model(text);
-  if (!model) {
+  const auto choice = find_in_catalog(text);
+  if (!choice) {
     fail_option(Status::invalid_argument, "model_path",
                 "\"{}\" is neither a path of a model file nor one of the names {}", text, names());
   }
-  if (auto path = locate_model(*model)) return *path;
+  const auto& [model, file] = *choice;
+  if (auto path = locate_model(*model, file)) return *path;
   std::string folders;
   for (const auto& folder : model_folders()) folders += "\n  " + folder;
+  const std::string url = model->url(file);
+  const std::string source =
+      !url.empty() ? url
+                   : fmt::format("{}, which comes with the source of this program,", file.file);
   fail_option(Status::io, "model_path",
-              "{} is not on this machine. This version downloads nothing: put "
-              "https://huggingface.co/{}/resolve/{}/{} into one of these folders, or give its "
-              "path:{}",
-              text, model->repository, model->revision, model->file.file, folders);
+              "{} is not on this machine. This version downloads nothing: put {} into one of these "
+              "folders, or give its path:{}",
+              text, source, folders);
 }
 
 }  // namespace speech

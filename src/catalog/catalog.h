@@ -22,17 +22,26 @@ struct CatalogFile {
 
 struct CatalogModel {
   std::string_view name;        // "silero-vad"; a released name keeps its model for ever
-  std::string_view repository;  // on huggingface.co
+  std::string_view repository;  // on huggingface.co; empty: the files come with this program
   std::string_view revision;
   Task task;
-  std::string_view languages;  // tags with spaces between
-  CatalogFile file;            // of the bare name
+  std::string_view languages;                // tags with spaces between
+  CatalogFile file;                          // of the bare name
+  std::span<const CatalogFile> others = {};  // of "NAME:TYPE" alone
+
+  std::vector<CatalogFile> files() const;  // all of them
+  // Where a file is on the hub; empty without a repository.
+  std::string url(const CatalogFile& file) const;
 };
 
 std::span<const CatalogModel> catalog();
 
-// The model of "NAME", "NAME:TYPE" or "OWNER/REPOSITORY[:TYPE]"; null if there is none.
-const CatalogModel* find_catalog_model(std::string_view text);
+// What "NAME", "NAME:TYPE" or "OWNER/REPOSITORY[:TYPE]" stands for.
+struct CatalogChoice {
+  const CatalogModel* model;
+  CatalogFile file;
+};
+std::optional<CatalogChoice> find_in_catalog(std::string_view text);
 
 // Folders in which a model's file is looked for, in this order: those of $SPEECH_MODELS (separated
 // by colons), share/speech/models beside the program's bin folder, the folder installed into, the
@@ -43,9 +52,9 @@ std::vector<std::string> model_folders();
 // ~/.cache/speech.cpp/models.
 std::string cache_folder();
 
-// Path of the model's file, whole by its size, or nothing. In a folder of model_folders() it is
-// FILE, NAME/FILE or OWNER--REPOSITORY/SHA256/FILE.
-std::optional<std::string> locate_model(const CatalogModel& model);
+// Path of one of the model's files, whole by its size, or nothing. In a folder of model_folders()
+// it is FILE, NAME/FILE or OWNER--REPOSITORY/SHA256/FILE.
+std::optional<std::string> locate_model(const CatalogModel& model, const CatalogFile& file);
 
 // The path that a MODEL argument stands for. A text that ends in a known file extension or contains
 // a slash (and is no repository of the catalog) is a path; anything else is a name.

@@ -297,7 +297,7 @@ TEST_F(Cli, ModelsAreFoundByNameInFoldersOfTheEnvironment) {
   Result run = speech("models --json");
   ASSERT_EQ(run.code, 0) << run.err;
   json models = json::parse(run.out)["models"];
-  EXPECT_EQ(models.size(), 10u);
+  EXPECT_EQ(models.size(), 11u);
   const json& silero = models.back();
   EXPECT_EQ(silero["name"], "silero-vad");
   EXPECT_EQ(silero["files"][0]["fetched"], true);
@@ -318,6 +318,30 @@ TEST_F(Cli, ModelsAreFoundByNameInFoldersOfTheEnvironment) {
   EXPECT_EQ(run.code, 1);
   EXPECT_TRUE(contains(run.err, "speech: io (model_path): ")) << run.err;
   EXPECT_TRUE(contains(run.err, "Qwen3-ASR-0.6B-Q8_0.gguf"));
+}
+
+TEST_F(Cli, AnInstalledProgramFindsTheModelsBesideIt) {
+  // As `make install` lays them out; the folder beside the program comes before that of the source.
+  const json models = json::parse(speech("models --json").out)["models"];
+  const json& tiny = models[models.size() - 2];
+  ASSERT_EQ(tiny["name"], "tiny-en");
+  EXPECT_EQ(tiny["task"], "recognition");
+  EXPECT_EQ(tiny["languages"], json{"en"});
+  EXPECT_TRUE(tiny["repository"].is_null() && tiny["files"][0]["url"].is_null());
+  ASSERT_EQ(tiny["files"][0]["fetched"], true);
+  const std::string file = tiny["files"][0]["file"];
+  fs::create_directories(path("bin"));
+  fs::create_directories(path("share/speech/models/tiny-en"));
+  fs::copy_file(SPEECH_PROGRAM, path("bin/speech"));
+  fs::copy_file(tiny["files"][0]["path"].get<std::string>(),
+                path("share/speech/models/tiny-en/" + file));
+  Result run = shell(path("bin/speech") + " models --json");
+  const json installed = json::parse(run.out)["models"];
+  EXPECT_EQ(installed[installed.size() - 2]["files"][0]["path"],
+            path("share/speech/models/tiny-en/" + file));
+  run = shell(path("bin/speech") + " asr tiny-en --format json " + jfk());
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(json::parse(run.out)["text"], "");
 }
 
 TEST_F(Cli, InfoAndDevices) {
@@ -447,6 +471,14 @@ TEST_F(CliAsr, FormatsAgree) {
             "1\n00:00:00,000 --> 00:00:01,360\nWho left the pi\n\n");
   EXPECT_EQ(speech("asr " + model_ + " --format tsv " + main_wav()).out,
             "start\tend\ttext\n0\t1360\tWho left the pi\n");
+  run = speech("asr " + model_ + " --format words " + main_wav());
+  std::string words = "start\tend\ttext\n";
+  for (const json& word : result["words"]) {
+    words += std::to_string(std::llround(1000 * word["start"].get<double>())) + "\t" +
+             std::to_string(std::llround(1000 * word["end"].get<double>())) + "\t" +
+             word["text"].get<std::string>() + "\n";
+  }
+  EXPECT_EQ(run.out, words);
   EXPECT_TRUE(json::parse(speech("asr " + model_ + " --format json " + main_wav()).out)
                   .contains("segments") == false);
 }
