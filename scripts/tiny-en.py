@@ -59,12 +59,20 @@ def split(text):
     return parts[0], tables[0], tables[1] if len(tables) > 1 else "", parts[-1]
 
 
-def columns(table, kind):
-    """A table of groups with the columns of one type alone."""
-    rows = [line.strip("| ").split(" | ") for line in table.split("\n")]
-    keep = [i for i, name in enumerate(rows[0]) if i < 3 or name.split()[0] == kind]
-    rows[1] = ["---"] * len(rows[0])
-    return "\n".join("| " + " | ".join(row[i] for i in keep) + " |" for row in rows)
+def rows_of(table):
+    return [line.strip("| ").split(" | ") for i, line in enumerate(table.split("\n")) if i != 1]
+
+
+def write(rows):
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def columns(table, wanted):
+    """The table with those columns alone whose name wanted() takes."""
+    rows = rows_of(table)
+    keep = [i for i, name in enumerate(rows[0]) if wanted(name)]
+    return [[row[i] for i in keep] for row in rows]
 
 
 def fill(path, name, text):
@@ -76,8 +84,13 @@ def fill(path, name, text):
         f.write(new)
 
 
-def head(text, what):
-    return f"{what}: {text}, {datetime.date.today()}."
+def sha256(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+def head(text, what, nemo):
+    return f"{what}: {text}, {datetime.date.today()}, checkpoint {sha256(nemo)[:12]}."
 
 
 def measure(speech, nemo, data):
@@ -85,20 +98,20 @@ def measure(speech, nemo, data):
     files = make_types(speech, nemo)
     doc = os.path.join(ROOT, "docs", "quality.md")
     first, models, groups, bare = split(bench(speech, TEST, files.values()))
-    by_group = columns(groups, "q8_0")
-    fill(doc, "types", "\n\n".join((head(first, "Test set"), models, bare[0].upper() + bare[1:] + ".")))
+    by_group = write(columns(groups, lambda name: name in ("group", "utterances", "words") or name.split()[0] == "q8_0"))
+    fill(doc, "types", "\n\n".join((head(first, "Test set", nemo), models, bare[0].upper() + bare[1:] + ".")))
     fill(doc, "groups", by_group)
     human_first, human, _, _ = split(bench(speech, HUMAN, [files["f32"], files["q8_0"]]))
-    fill(doc, "human", head(human_first, "Human recordings") + "\n\n" + human)
+    fill(doc, "human", head(human_first, "Human recordings", nemo) + "\n\n" + human)
     if data:
         manifest = os.path.join(WORK, "wav.jsonl")
         run(sys.executable, os.path.join(ROOT, "training", "test_set.py"), "--wav", data, manifest)
-        lines = split(bench(speech, manifest, [files["f32"]]))[1].split("\n")
-        opus = models.split("\n")[2:2 + len(DECODINGS.split(","))]
-        rows = ["| WAVE " + x for x in lines[2:]] + ["| Opus " + x for x in opus]
-        fill(doc, "opus", "\n".join(["| from " + lines[0], "|---" + lines[1], *rows]))
+        wav = split(bench(speech, manifest, [files["f32"]]))[1]
+        (first_row, *wav), (_, *opus) = (columns(t, lambda name: name == "decoding" or " % " in name) for t in (wav, models))
+        rows = [["WAVE", *row] for row in wav] + [["Opus", *row] for row in opus[:len(wav)]]
+        fill(doc, "opus", write([["from", *first_row], *rows]))
     kind = re.match(r"type of the bare name: (\w+)", bare)
-    card = {"results": head(first, "Test set, Q8_0") + "\n\n" + by_group, "types": models, "human": human}
+    card = {"results": head(first, "Test set, Q8_0", nemo) + "\n\n" + by_group, "types": models, "human": human}
     return files, kind[1] if kind and kind[1] != "not" else "q8_0", card
 
 
@@ -112,9 +125,7 @@ def release(files, bare, card):
         if size > MOST_BYTES:
             continue
         shutil.copy(files[kind], MODELS)
-        with open(files[kind], "rb") as f:
-            digest = hashlib.sha256(f.read()).hexdigest()
-        entries.append(f'    {{"{kind}", "{os.path.basename(files[kind])}", {size},\n     "{digest}"}},\n')
+        entries.append(f'    {{"{kind}", "{os.path.basename(files[kind])}", {size},\n     "{sha256(files[kind])}"}},\n')
     with open(os.path.join(ROOT, "src", "catalog", "tiny_en.inc"), "w", encoding="utf-8") as f:
         f.write("// Written by scripts/tiny-en.py. Do not edit.\n\n// The first is that of the bare name.\n"
                 "constexpr CatalogFile kTinyEn[] = {\n" + "".join(entries) + "};\n")
