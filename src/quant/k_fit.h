@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "quant/blocks.h"
+#include "quant/rows.h"
 
 namespace speech::quant {
 
@@ -115,5 +116,16 @@ struct ScaleMinFit {
   void codes(const SuperBlock& block, int top, int8_t* out) const;
 };
 ScaleMinFit fit_scale_min(const SuperBlock& block, int top);
+
+// Of a BlockQ4K or BlockQ5K.
+template <typename Block>
+Grid scale_min_grid(const Block& block, float top) {
+  Grid grid{32, 0, top, {}, {}};
+  for (int g = 0; g < 8; ++g) {
+    grid.scales[g] = block.d.value() * static_cast<float>(block.scales.scale(g));
+    grid.minima[g] = block.dmin.value() * static_cast<float>(block.scales.minimum(g));
+  }
+  return grid;
+}
 
 }  // namespace speech::quant

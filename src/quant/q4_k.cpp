@@ -22,6 +22,20 @@ void decode_q4_k(const std::byte* src, float* dst, int64_t cols) {
   }
 }
 
+Grid grid_q4_k(const std::byte* src) {
+  return scale_min_grid(*reinterpret_cast<const BlockQ4K*>(src), 15);
+}
+
+void put_codes_q4_k(const int8_t* codes, std::byte* dst) {
+  uint8_t* qs = reinterpret_cast<BlockQ4K*>(dst)->qs;
+  for (int pair = 0; pair < 4; ++pair) {
+    const int8_t* first = codes + pair * 64;
+    for (int l = 0; l < 32; ++l) {
+      qs[pair * 32 + l] = static_cast<uint8_t>(first[l] | first[l + 32] << 4);
+    }
+  }
+}
+
 void encode_q4_k(const float* src, std::byte* dst, int64_t cols, const float* importance) {
   auto* out = reinterpret_cast<BlockQ4K*>(dst);
   const float limit = largest_value(WeightType::q4_k);
@@ -33,12 +47,7 @@ void encode_q4_k(const float* src, std::byte* dst, int64_t cols, const float* im
     out->d.set_bits(fit.d);
     out->dmin.set_bits(fit.dmin);
     out->scales.set(fit.scales, fit.minima);
-    for (int pair = 0; pair < 4; ++pair) {
-      const int8_t* first = q + pair * 64;
-      for (int l = 0; l < 32; ++l) {
-        out->qs[pair * 32 + l] = static_cast<uint8_t>(first[l] | first[l + 32] << 4);
-      }
-    }
+    put_codes_q4_k(q, reinterpret_cast<std::byte*>(out));
   }
 }
 

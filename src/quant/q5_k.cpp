@@ -23,6 +23,23 @@ void decode_q5_k(const std::byte* src, float* dst, int64_t cols) {
   }
 }
 
+Grid grid_q5_k(const std::byte* src) {
+  return scale_min_grid(*reinterpret_cast<const BlockQ5K*>(src), 31);
+}
+
+void put_codes_q5_k(const int8_t* codes, std::byte* dst) {
+  auto* out = reinterpret_cast<BlockQ5K*>(dst);
+  for (int l = 0; l < 32; ++l) {
+    int high = 0;
+    for (int g = 0; g < 8; ++g) high |= codes[g * 32 + l] >> 4 << g;
+    out->qh[l] = static_cast<uint8_t>(high);
+    for (int pair = 0; pair < 4; ++pair) {
+      out->qs[pair * 32 + l] =
+          static_cast<uint8_t>((codes[pair * 64 + l] & 15) | (codes[pair * 64 + 32 + l] & 15) << 4);
+    }
+  }
+}
+
 void encode_q5_k(const float* src, std::byte* dst, int64_t cols, const float* importance) {
   auto* out = reinterpret_cast<BlockQ5K*>(dst);
   const float limit = largest_value(WeightType::q5_k);
@@ -34,15 +51,7 @@ void encode_q5_k(const float* src, std::byte* dst, int64_t cols, const float* im
     out->d.set_bits(fit.d);
     out->dmin.set_bits(fit.dmin);
     out->scales.set(fit.scales, fit.minima);
-    for (int l = 0; l < 32; ++l) {
-      int high = 0;
-      for (int g = 0; g < 8; ++g) high |= q[g * 32 + l] >> 4 << g;
-      out->qh[l] = static_cast<uint8_t>(high);
-      for (int pair = 0; pair < 4; ++pair) {
-        out->qs[pair * 32 + l] =
-            static_cast<uint8_t>((q[pair * 64 + l] & 15) | (q[pair * 64 + 32 + l] & 15) << 4);
-      }
-    }
+    put_codes_q5_k(q, reinterpret_cast<std::byte*>(out));
   }
 }
 

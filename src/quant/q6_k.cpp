@@ -120,6 +120,31 @@ void decode_q6_k(const std::byte* src, float* dst, int64_t cols) {
   }
 }
 
+Grid grid_q6_k(const std::byte* src) {
+  const auto& block = *reinterpret_cast<const BlockQ6K*>(src);
+  Grid grid{kGroup, kLow, kTop, {}, {}};
+  for (int g = 0; g < kGroups; ++g) {
+    grid.scales[g] = block.d.value() * static_cast<float>(block.scales[g]);
+  }
+  return grid;
+}
+
+void put_codes_q6_k(const int8_t* codes, std::byte* dst) {
+  auto* out = reinterpret_cast<BlockQ6K*>(dst);
+  for (int half = 0; half < 2; ++half) {
+    for (int l = 0; l < 32; ++l) {
+      int code[4], high = 0;
+      for (int part = 0; part < 4; ++part) {
+        code[part] = codes[half * 128 + part * 32 + l] + 32;
+        high |= code[part] >> 4 << (part * 2);
+      }
+      out->qh[half * 32 + l] = static_cast<uint8_t>(high);
+      out->ql[half * 64 + l] = static_cast<uint8_t>((code[0] & 15) | (code[2] & 15) << 4);
+      out->ql[half * 64 + 32 + l] = static_cast<uint8_t>((code[1] & 15) | (code[3] & 15) << 4);
+    }
+  }
+}
+
 void encode_q6_k(const float* src, std::byte* dst, int64_t cols, const float* importance) {
   auto* out = reinterpret_cast<BlockQ6K*>(dst);
   const float limit = largest_value(WeightType::q6_k);
@@ -133,18 +158,7 @@ void encode_q6_k(const float* src, std::byte* dst, int64_t cols, const float* im
       out->scales[g] = fit.scales[g];
     }
     out->d.set_bits(fit.d);
-    for (int half = 0; half < 2; ++half) {
-      for (int l = 0; l < 32; ++l) {
-        int code[4], high = 0;
-        for (int part = 0; part < 4; ++part) {
-          code[part] = q[half * 128 + part * 32 + l] + 32;
-          high |= code[part] >> 4 << (part * 2);
-        }
-        out->qh[half * 32 + l] = static_cast<uint8_t>(high);
-        out->ql[half * 64 + l] = static_cast<uint8_t>((code[0] & 15) | (code[2] & 15) << 4);
-        out->ql[half * 64 + 32 + l] = static_cast<uint8_t>((code[1] & 15) | (code[3] & 15) << 4);
-      }
-    }
+    put_codes_q6_k(q, reinterpret_cast<std::byte*>(out));
   }
 }
 

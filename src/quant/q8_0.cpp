@@ -16,6 +16,14 @@ void decode_q8_0(const std::byte* src, float* dst, int64_t cols) {
   }
 }
 
+Grid grid_q8_0(const std::byte* src) {
+  return {32, -127, 127, {reinterpret_cast<const BlockQ8_0*>(src)->d.value()}, {}};
+}
+
+void put_codes_q8_0(const int8_t* codes, std::byte* dst) {
+  std::copy_n(codes, 32, reinterpret_cast<BlockQ8_0*>(dst)->qs);
+}
+
 void encode_q8_0(const float* src, std::byte* dst, int64_t cols) {
   auto* block = reinterpret_cast<BlockQ8_0*>(dst);
   for (int64_t i = 0; i < cols; i += 32, ++block) {
