@@ -1,8 +1,9 @@
 // Compares the weight types of a FastConformer model.
 //
-//   fastconformer_tool fidelity F32.gguf AUDIO...
-//       How far each weight type moves the encoder's output, the logits of the joint network and
-//       the tokens: the table of docs/fidelity.md.
+//   fastconformer_tool fidelity F32.gguf AUDIO... [--calibrate AUDIO...]
+//       How far each weight type moves the encoder's output, the logits of the joint network and of
+//       a CTC head, and the tokens: the tables of docs/fidelity.md. With --calibrate also the block
+//       types calibrated on those other files: the tables of docs/calibration.md.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,7 +25,8 @@ std::unique_ptr<Recognizer> load(const std::string& path) {
   return std::unique_ptr<Recognizer>(static_cast<Recognizer*>(model.release()));
 }
 
-// Relative RMS difference of a stage, or of its first `rows` rows.
+// Relative RMS difference of a stage, or of its first `rows` rows; NaN where there is no such
+// stage.
 double drift(const Trace& reference, const Trace& other, const std::string& stage,
              int64_t rows = INT64_MAX) {
   const auto find = [&](const Trace& t) {
@@ -32,6 +34,7 @@ double drift(const Trace& reference, const Trace& other, const std::string& stag
                         [&](const auto& e) { return e.name == stage; });
   };
   const auto a = find(reference), b = find(other);
+  if (a == reference.entries().end() || b == other.entries().end()) return NAN;
   double square = 0, difference = 0;
   const size_t n = std::min(a->floats.size(), b->floats.size()) / static_cast<size_t>(a->shape[0]) *
                    static_cast<size_t>(std::min(rows, a->shape[0]));
@@ -74,44 +77,64 @@ Result run(Recognizer& model, const AudioFile& file) {
   return out;
 }
 
-void fidelity(const std::string& path, const std::vector<std::string>& audio) {
+void fidelity(const std::string& path, const std::vector<std::string>& audio,
+              const std::vector<std::string>& calibration) {
   std::vector<AudioFile> files;
   for (const auto& name : audio) files.push_back(read_audio(name));
   std::vector<Result> reference;
   {
     auto model = load(path);
     for (const auto& file : files) reference.push_back(run(*model, file));
-    fmt::print("{}: {}\n\n", model->info().name,
-               "relative RMS difference from F32, and tokens that change");
+    fmt::print(
+        "{}: relative RMS difference from F32 (mean of {} files), and tokens that change\n\n",
+        model->info().name, files.size());
   }
-  fmt::print("| type | encoder output | joint logits | tokens changed |\n|---|---|---|---|\n");
+  fmt::print("| type | encoder output | joint logits | CTC logits | tokens changed |\n");
+  fmt::print("|---|---|---|---|---|\n");
   const std::string temporary =
       (std::filesystem::temp_directory_path() / fmt::format("fidelity-{}.gguf", getpid())).string();
-  for (const char* name : {"f16", "q8_0", "q6_k", "q5_k", "q4_k"}) {
-    quantize({&fastconformer_family, 1}, path, temporary, {.type = quantize_type(name)}, {});
+  const auto row = [&](const std::string& name, const QuantizeOptions& options) {
+    quantize({&fastconformer_family, 1}, path, temporary, options, {});
     auto model = load(temporary);
-    double encoded = 0, logits = 0;
+    double encoded = 0, joint = 0, ctc = 0;
     size_t changed = 0, tokens = 0;
     for (size_t i = 0; i < files.size(); ++i) {
       const Result got = run(*model, files[i]);
-      encoded = std::max(encoded, drift(reference[i].trace, got.trace, "60_encoded"));
+      encoded += drift(reference[i].trace, got.trace, "60_encoded");
       // Only the first call sees the same frame and the same prediction for certain.
-      logits = std::max(logits, drift(reference[i].trace, got.trace, "80_joint_logits", 1));
+      joint += drift(reference[i].trace, got.trace, "80_joint_logits", 1);
+      ctc += drift(reference[i].trace, got.trace, "65_ctc_logits");
       changed += edits(reference[i].transcript.tokens, got.transcript.tokens);
       tokens += reference[i].transcript.tokens.size();
     }
-    fmt::print("| {} | {:.2e} | {:.2e} | {} of {} |\n", name, encoded, logits, changed, tokens);
+    const auto mean = [&](double sum) {
+      const double value = sum / static_cast<double>(files.size());
+      return std::isnan(value) ? std::string() : fmt::format("{:.2e}", value);
+    };
+    fmt::print("| {} | {} | {} | {} | {} of {} |\n", name, mean(encoded), mean(joint), mean(ctc),
+               changed, tokens);
     model.reset();
     std::filesystem::remove(temporary);
+  };
+  for (const std::string name : {"f16", "q8_0", "q6_k", "q5_k", "q4_k"}) {
+    QuantizeOptions options;
+    options.type = quantize_type(name);
+    row(name, options);
+    if (calibration.empty() || options.type == WeightType::f16) continue;
+    options.calibration = calibration;
+    row(name + " calibrated", options);
   }
 }
 
 int main(const std::vector<std::string>& arguments) {
   if (arguments.size() < 3 || arguments[0] != "fidelity") {
-    fmt::print(stderr, "usage: fastconformer_tool fidelity F32.gguf AUDIO...\n");
+    fmt::print(stderr,
+               "usage: fastconformer_tool fidelity F32.gguf AUDIO... [--calibrate AUDIO...]\n");
     return 2;
   }
-  fidelity(arguments[1], {arguments.begin() + 2, arguments.end()});
+  const auto end = arguments.end();
+  const auto audio = std::find(arguments.begin(), end, "--calibrate");
+  fidelity(arguments[1], {arguments.begin() + 2, audio}, {audio == end ? end : audio + 1, end});
   return 0;
 }
 

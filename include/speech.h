@@ -414,6 +414,12 @@ SPEECH_API void speech_quantize_params_free(speech_quantize_params* params);
 /* A file of importance weights for the K types: per tensor one weight per column. */
 SPEECH_API speech_status speech_quantize_params_set_importance(speech_quantize_params* params,
                                                                const char* path);
+/* An input like those the model will get: an audio file for a recognition model, a text file for
+ * a language model. speech_quantize() runs the F32 model on all that were added and chooses codes
+ * for what its matrices are multiplied with; the file stays an ordinary one. Not for "f16", affine
+ * folders, or together with importance weights. Errors of it are of the option "calibrate". */
+SPEECH_API speech_status speech_quantize_params_add_calibration(speech_quantize_params* params,
+                                                                const char* path);
 SPEECH_API speech_status speech_quantize_params_set_threads(speech_quantize_params* params,
                                                             int threads);
 /* Rewrites an F32 model as "f16", "q8_0", "q6_k", "q5_k" or "q4_k"; all metadata is kept.

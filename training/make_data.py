@@ -4,6 +4,7 @@
   make_data.py train --out DATA --parts 0:12     parts 0..11, 400 utterances each: DATA/train-00000.{npy,jsonl}, ...
   make_data.py train --out DATA --parts 100:102  the same by the slow natural voices alone
   make_data.py test  --out DATA                  DATA/test/*.wav (16 kHz) and DATA/test.jsonl
+  make_data.py calibration --out DATA            DATA/calibration/*.wav: voices of training, new sentences, nothing added
   make_data.py noise --out DATA                  DATA/noise.npy, the noises that train.py mixes in
   make_data.py check --nemo FILE.nemo --wav F    compares the features below with NeMo's own preprocessor
 
@@ -147,6 +148,20 @@ def make_test(out, speaker):
     print(f"test: {len(lines)} utterances, {sum(x['seconds'] for x in lines):.0f} s")
 
 
+def make_calibration(out, speaker, count=160):
+    """For `speech quantize --calibrate`: sentences of the domains that the model is for, in voices that are not tested."""
+    os.makedirs(os.path.join(out, "calibration"), exist_ok=True)
+    r, mix = random.Random("calibration"), MIXES["wide"]
+    jobs = [(voices.train_voice(r), texts.sentence(r, r.choices(list(mix), list(mix.values()))[0], False), r.uniform(0.85, 1.25),
+             r.uniform(0.8, 1.3)) for _ in range(count)]
+    seconds = 0
+    for i, (audio, _) in enumerate(speaker.speak_all(jobs)):
+        audio = np.pad(audio, (1600, 1600)) * (0.5 / max(1e-4, np.abs(audio).max()))
+        voices.write_wave(os.path.join(out, f"calibration/{i:03d}.wav"), audio)
+        seconds += len(audio) / RATE
+    print(f"calibration: {count} utterances, {seconds:.0f} s")
+
+
 def make_noise(out, speaker):
     """float16 [noises, 6000, 80]: a minute each of white, pink and brown noise, hum, gusts and babble, at one loudness."""
     g, r, n = np.random.default_rng(99), random.Random("noise"), 60 * RATE
@@ -186,7 +201,7 @@ def check(nemo, wav):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("what", choices=["train", "test", "noise", "check"])
+    p.add_argument("what", choices=["train", "test", "calibration", "noise", "check"])
     p.add_argument("--out")
     p.add_argument("--parts", default="0:8")
     p.add_argument("--nemo")
@@ -202,6 +217,8 @@ def main():
             make_part(part, a.out, speaker)
     elif a.what == "test":
         make_test(a.out, voices.Speaker())
+    elif a.what == "calibration":
+        make_calibration(a.out, voices.Speaker())
     else:
         make_noise(a.out, voices.Speaker())
 

@@ -15,6 +15,10 @@ class Quantize final : public Command {
                    "Weight type: f16, q8_0, q6_k, q5_k or q4_k; int4-g64 and the like write the "
                    "MLX folder of a Hugging Face folder")
         ->required();
+    app.add_option("--calibrate", calibration_,
+                   "Audio (for a language model: text) like what the model will get: codes are "
+                   "chosen for what its matrices are multiplied with there")
+        ->type_name("FILE");
     app.add_option("--importance", importance_, "Importance weights for the K types")
         ->type_name("FILE");
     app.add_option("--threads", threads_, "CPU threads (default: physical cores)")
@@ -29,6 +33,9 @@ class Quantize final : public Command {
     if (!importance_.empty()) {
       check(speech_quantize_params_set_importance(params.get(), importance_.c_str()));
     }
+    for (const std::string& path : calibration_) {
+      check(speech_quantize_params_add_calibration(params.get(), path.c_str()));
+    }
     if (threads_ > 0) check(speech_quantize_params_set_threads(params.get(), threads_));
     Progress progress("quantize");
     speech_file_info* plan = nullptr;
@@ -41,6 +48,7 @@ class Quantize final : public Command {
 
  private:
   std::string model_, out_, type_, importance_;
+  std::vector<std::string> calibration_;
   int threads_ = 0;
   bool dry_run_ = false;
 };

@@ -23,8 +23,7 @@ struct speech_file_info {
 };
 
 struct speech_quantize_params {
-  std::string importance_path;
-  int threads = 0;
+  QuantizeOptions options;
 };
 
 struct speech_convert_params {
@@ -131,8 +130,16 @@ void speech_quantize_params_free(speech_quantize_params* params) {
 
 speech_status speech_quantize_params_set_importance(speech_quantize_params* params,
                                                     const char* path) {
-  return guarded(
-      [&] { required(params, "params").importance_path = required_text(path, "importance"); });
+  return guarded([&] {
+    required(params, "params").options.importance_path = required_text(path, "importance");
+  });
+}
+
+speech_status speech_quantize_params_add_calibration(speech_quantize_params* params,
+                                                     const char* path) {
+  return guarded([&] {
+    required(params, "params").options.calibration.push_back(required_text(path, "calibrate"));
+  });
 }
 
 speech_status speech_quantize_params_set_threads(speech_quantize_params* params, int threads) {
@@ -140,7 +147,7 @@ speech_status speech_quantize_params_set_threads(speech_quantize_params* params,
     if (threads < 1) {
       fail_option(Status::out_of_range, "threads", "{} threads; it must be at least 1", threads);
     }
-    required(params, "params").threads = threads;
+    required(params, "params").options.threads = threads;
   });
 }
 
@@ -156,16 +163,16 @@ speech_status speech_quantize(const char* model_path, const char* type, const ch
       if (plan) {
         fail_option(Status::unsupported, "type", "a plan of an affine folder is not made");
       }
+      if (params && !params->options.calibration.empty()) {
+        fail_option(Status::unsupported, "calibrate",
+                    "affine folders hold what mlx_lm makes, which is not calibrated");
+      }
       Control control = progress_control(progress, user);
       return qwen3::quantize_folder(source, target, bits, group,
                                     [&](double done) { control.report(done); });
     }
-    QuantizeOptions options;
+    QuantizeOptions options = params ? params->options : QuantizeOptions();
     options.type = quantize_type(required_text(type, "type"));
-    if (params) {
-      options.importance_path = params->importance_path;
-      options.threads = params->threads;
-    }
     if (plan) return give_plan(plan_quantize(families(), source, target, options), plan);
     quantize(families(), source, target, options, progress_control(progress, user));
   });

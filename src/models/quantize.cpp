@@ -7,13 +7,17 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <set>
 
 #include "base/blaming.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/threads.h"
 #include "formats/gguf.h"
+#include "models/calibrate.h"
 #include "quant/codec.h"
+#include "quant/input_metric.h"
 
 namespace speech {
 namespace {
@@ -141,6 +145,19 @@ std::string file_name(const GgufFile& file, std::string_view type_label) {
   return name + "-" + std::string(type_label) + ".gguf";
 }
 
+void check_calibration(Task task, const QuantizeOptions& options) {
+  if (facts(options.type).block == 1) {
+    fail_option(Status::invalid_argument, "calibrate",
+                "{} rounds every value by itself: calibration would change nothing",
+                facts(options.type).label);
+  }
+  if (!options.importance_path.empty()) {
+    fail_option(Status::invalid_argument, "calibrate",
+                "importance weights and calibration exclude each other");
+  }
+  Calibration::check(task, options.calibration);
+}
+
 Job prepare(std::span<const Family> known, const std::string& model_path,
             const std::string& out_path, const QuantizeOptions& options) {
   Job job;
@@ -155,7 +172,9 @@ Job prepare(std::span<const Family> known, const std::string& model_path,
                 job.family->architecture);
   }
   check_is_f32(file);
-  if (job.family->read_info) job.family->read_info(file);  // the layout is what it should be
+  ModelInfo info;
+  if (job.family->read_info) info = job.family->read_info(file);  // the layout is what it should be
+  if (!options.calibration.empty()) check_calibration(info.task, options);
 
   std::map<WeightType, uint64_t> bytes_of_type;
   bool blocks = false;  // any block type in the file
@@ -210,28 +229,78 @@ Job prepare(std::span<const Family> known, const std::string& model_path,
   return job;
 }
 
+// What the matrices of a file are multiplied with, a part of them at a time: their statistics
+// may be many times what a tensor takes.
+class Metrics {
+ public:
+  Metrics(const Job& job, const QuantizeOptions& options, ThreadPool& pool)
+      : job_(job), pool_(pool) {
+    if (!options.calibration.empty()) {
+      calibration_.emplace(*job.family, job.file, options.calibration, options.threads);
+    }
+  }
+
+  // Of tensor `index`, which is asked for in ascending order; nothing for one that has none.
+  std::optional<InputMetric> of(size_t index, const Control& control) {
+    if (!calibration_ || !calibrated(index)) return std::nullopt;
+    if (index >= end_) collect(index, control);
+    auto node = statistics_.extract(job_.file->tensors()[index].name);
+    if (node.empty()) return std::nullopt;
+    return std::optional<InputMetric>(std::in_place, node.mapped().gram(), cols(index), pool_);
+  }
+
+ private:
+  static constexpr int64_t kBytes = int64_t{1} << 30;  // of statistics at a time
+
+  bool calibrated(size_t index) const { return facts(job_.types[index]).block > 1; }
+  int64_t cols(size_t index) const { return job_.file->tensors()[index].shape.back(); }
+
+  void collect(size_t index, const Control& control) {
+    std::set<std::string> names;
+    int64_t bytes = 0;
+    for (end_ = index; end_ < job_.types.size(); ++end_) {
+      if (!calibrated(end_)) continue;
+      bytes += cols(end_) * cols(end_) * static_cast<int64_t>(sizeof(float));
+      if (bytes > kBytes && end_ > index) break;
+      names.insert(job_.file->tensors()[end_].name);
+    }
+    statistics_ = calibration_->collect(names, control);
+  }
+
+  const Job& job_;
+  ThreadPool& pool_;
+  std::optional<Calibration> calibration_;
+  std::map<std::string, InputStatistics> statistics_;
+  size_t end_ = 0;  // of the tensors they are of
+};
+
 // Reads the weights of one tensor after another, checks and encodes them on all threads, a few MB
 // at a time. Blocks never cross rows, so that a tensor is cut without regard to them.
 class Encoder {
  public:
-  Encoder(const GgufFile& file, int threads)
-      : file_(file), pool_(threads), scratch_(static_cast<size_t>(pool_.threads())) {
-    for (auto& values : scratch_) values.resize(kTile);
-  }
+  Encoder(const GgufFile& file, ThreadPool& pool)
+      : file_(file), pool_(pool), scratch_(static_cast<size_t>(pool_.threads())) {}
 
+  // With a metric rows are encoded whole, else `importance` weighs their columns (null: alike).
   void encode(const TensorEntry& tensor, WeightType type, const float* importance,
-              GgufWriter& writer) {
+              const InputMetric* metric, GgufWriter& writer) {
     const int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
     const int64_t size = tensor.elements();
-    for (int64_t begin = 0; begin < size; begin += kChunk) {
-      const int64_t count = std::min(kChunk, size - begin);
+    const int64_t tile_size = metric ? InputMetric::kRows * cols : kTile;
+    const int64_t chunk = std::max<int64_t>(1, kChunk / tile_size) * tile_size;
+    for (auto& values : scratch_) values.resize(static_cast<size_t>(tile_size));
+    for (int64_t begin = 0; begin < size; begin += chunk) {
+      const int64_t count = std::min(chunk, size - begin);
       out_.resize(static_cast<size_t>(row_bytes(type, count)));
       std::atomic<bool> refused = false;
-      pool_.run((count + kTile - 1) / kTile, [&](int64_t tile, int thread) {
+      pool_.run((count + tile_size - 1) / tile_size, [&](int64_t tile, int thread) {
         float* values = scratch_[static_cast<size_t>(thread)].data();
-        const int64_t first = begin + tile * kTile, last = std::min(first + kTile, begin + count);
+        const int64_t first = begin + tile * tile_size;
+        const int64_t last = std::min(first + tile_size, begin + count);
         std::memcpy(values, tensor.bytes.data() + first * 4, static_cast<size_t>(last - first) * 4);
         if (first_refused(values, last - first, type) >= 0) refused = true;
+        std::byte* out = out_.data() + row_bytes(type, first - begin);
+        if (metric) return metric->encode_rows(type, values, out, (last - first) / cols);
         for (int64_t at = first; at < last;) {
           const int64_t piece = std::min(last - at, cols - at % cols);
           encode_row(type, values + (at - first), out_.data() + row_bytes(type, at - begin), piece,
@@ -273,7 +342,7 @@ class Encoder {
   }
 
   const GgufFile& file_;
-  ThreadPool pool_;
+  ThreadPool& pool_;
   std::vector<std::vector<float>> scratch_;
   std::vector<std::byte> out_;
 };
@@ -314,10 +383,14 @@ FilePlan quantize(std::span<const Family> known, const std::string& model_path,
     control.report(done);
   });
   job.writer.begin(out);
-  Encoder encoder(*job.file, options.threads > 0 ? options.threads : default_threads());
+  ThreadPool pool(options.threads > 0 ? options.threads : default_threads());
+  Metrics metrics(job, options, pool);
+  Encoder encoder(*job.file, pool);
   for (size_t i = 0; i < job.types.size(); ++i) {
     const auto& tensor = job.file->tensors()[i];
-    encoder.encode(tensor, job.types[i], importance.of(tensor.name), job.writer);
+    const auto metric = metrics.of(i, control);
+    encoder.encode(tensor, job.types[i], importance.of(tensor.name), metric ? &*metric : nullptr,
+                   job.writer);
   }
   job.writer.finish();
   out.commit();

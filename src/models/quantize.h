@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/file_plan.h"
 #include "models/model.h"
@@ -19,6 +20,11 @@ struct QuantizeOptions {
   // model's (or with ".in_sum2" after it, as llama.cpp's imatrix files have it) holds one weight
   // >= 0 per column; tensors without one count every column alike.
   std::string importance_path;
+  // Inputs like those the model will get (audio files for recognizers, text files for language
+  // models), or empty. The F32 model runs on them, and the codes of the block types are chosen for
+  // what its matrices were multiplied with (quant/input_metric.h); a matrix that entered no product
+  // is stored as without. Not together with importance_path, nor for f16.
+  std::vector<std::string> calibration;
 };
 
 // The type of --type. Error(out_of_range, "type") that lists the choices.
@@ -36,8 +42,9 @@ FilePlan plan_quantize(std::span<const Family> known, const std::string& model_p
 // file gets the name <basename>-<size_label>[-<finetune>][-<version>]-<TYPE>.gguf. Every key and
 // tensor keeps its place; all metadata but general.file_type, general.quantization_version and
 // speech.requires is copied to the byte. The weights are streamed: memory stays at a few MB beside
-// the pages of one tensor. An existing file is replaced at the end; a failed or stopped run leaves
-// nothing behind.
+// the pages of one tensor. Calibration adds the run of the model and 4 * cols^2 bytes per matrix,
+// up to 1 GiB at a time: a larger model runs over the inputs once for each GiB. An existing file is
+// replaced at the end; a failed or stopped run leaves nothing behind.
 // Errors: invalid_argument (model_path: not an F32 file, or a family that exists in F32 alone;
 // out_path), model_file (also for a weight that is NaN, infinite or too large for its type, naming
 // the tensor), io, cancelled.

@@ -437,6 +437,16 @@ TEST_F(Cli, ConvertQuantizeAndTheirPlans) {
   run = speech("quantize " + path("vad.gguf") + " " + path("q.gguf") + " --type q3_k");
   EXPECT_EQ(run.code, 1);
   EXPECT_TRUE(contains(run.err, "speech: out_of_range (type): ")) << run.err;
+  run = speech("convert " + nemo + " " + path("f32.gguf"));
+  EXPECT_EQ(run.code, 0) << run.err;
+  const std::string quantize = "quantize " + path("f32.gguf") + " " + path("q.gguf") + " --type ";
+  run = speech(quantize + "q4_k --calibrate " + data_path("fastconformer/inputs/main.wav") +
+               " no.wav");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: io (calibrate): cannot open no.wav")) << run.err;
+  run = speech(quantize + "f16 --calibrate " + data_path("fastconformer/inputs/main.wav"));
+  EXPECT_EQ(run.code, 1);
+  EXPECT_TRUE(contains(run.err, "speech: invalid_argument (calibrate): F16 ")) << run.err;
   EXPECT_FALSE(fs::exists(path("q.gguf")));
 }
 

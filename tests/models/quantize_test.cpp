@@ -111,7 +111,7 @@ TEST(Quantize, StoresEachTensorByTheTable) {
   write_source(folder / "in.gguf");
   auto types = [&](WeightType type) {
     return types_of(
-        plan_quantize(kFamilies, folder / "in.gguf", folder / "out.gguf", {type, 1, ""}));
+        plan_quantize(kFamilies, folder / "in.gguf", folder / "out.gguf", {type, 1, "", {}}));
   };
   const std::string full = "a.bias F32; norm.scale F32; scalar F32; ";
   EXPECT_EQ(types(WeightType::f16),
@@ -368,7 +368,7 @@ TEST(Quantize, ImportanceSteersTheKTypes) {
     writer.finish();
     out.commit();
   };
-  QuantizeOptions options{WeightType::q4_k, 2, folder / "importance.safetensors"};
+  QuantizeOptions options{WeightType::q4_k, 2, folder / "importance.safetensors", {}};
   auto quantized = [&](const std::string& path, const std::string& tensor) {
     auto file = GgufFile::open(path);
     const auto& entry = file->require(tensor);

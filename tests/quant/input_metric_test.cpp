@@ -107,8 +107,9 @@ TEST(InputMetric, ColumnsThatDoNotGoTogetherGetTheirNearestCodes) {
     const double nearest = error(type, src, plain(type, src, cols), cols, gram);
     for (const auto& inputs : {gram, zero}) {
       const InputMetric metric(inputs, cols, pool);
+      // q8_0 is stored with codes for its scale before rounding, as ggml does.
       EXPECT_NEAR(error(type, src, by_metric(type, src, cols, metric), cols, gram) / nearest, 1,
-                  1e-3)
+                  3e-3)
           << facts(type).name;
     }
   }
