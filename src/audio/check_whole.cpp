@@ -1,13 +1,15 @@
 // Whether compressed and chunked files are as long as they say. The decoders behind libsndfile and
 // libav take a file that was cut short as a shorter recording.
 //
-// After RFC 3533 (Ogg), "Audio Interchange File Format AIFF-C" (Apple, 1991), Apple's "Core Audio
-// Format Specification 1.0", RFC 9639 (FLAC), ISO/IEC 11172-3 and 13818-3 (MPEG audio frames),
-// ISO/IEC 14496-12 (MP4 boxes), RFC 8794 (EBML) and RFC 9559 (Matroska). The Xing header of MP3
-// files has no specification; LAME writes it.
+// After RFC 3533 (Ogg), EBU Tech 3306 (RF64), Sony's "Wave-64 Format Specification", Sun's au(5),
+// "Audio Interchange File Format AIFF-C" (Apple, 1991), Apple's "Core Audio Format
+// Specification 1.0", RFC 9639 (FLAC), ISO/IEC 11172-3 and 13818-3 (MPEG audio frames), ISO/IEC
+// 14496-12 (MP4 boxes), RFC 8794 (EBML) and RFC 9559 (Matroska). The Xing header of MP3 files has
+// no specification; LAME writes it.
 #include <array>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "audio/read_formats.h"
 #include "base/error.h"
@@ -62,10 +64,34 @@ class Bytes {
   ReadBehind behind_;
 };
 
-// Pages, each with the length of its parts. The last page of a stream is marked as such.
+// The checksum of an Ogg page: its own four bytes count as zeros.
+uint32_t ogg_checksum(const Bytes& file, uint64_t at, uint64_t length) {
+  static const auto table = [] {
+    std::array<uint32_t, 256> values;
+    for (uint32_t i = 0; i < 256; ++i) {
+      uint32_t v = i << 24;
+      for (int bit = 0; bit < 8; ++bit) v = v << 1 ^ (v >> 31 ? 0x04C11DB7 : 0);
+      values[i] = v;
+    }
+    return values;
+  }();
+  uint32_t sum = 0;
+  for (uint64_t i = 0; i < length; ++i) {
+    const uint32_t byte = i >= 22 && i < 26 ? 0 : file.at(at + i);
+    sum = sum << 8 ^ table[sum >> 24 ^ byte];
+  }
+  return sum;
+}
+
+// Pages, each with the length of its parts, a checksum and its number in its stream. The last page
+// of a stream is marked as such. Decoders skip what is missing or damaged without a word.
 void check_ogg(Bytes& file) {
   constexpr uint64_t kHeader = 27;
-  std::map<uint64_t, bool> ended;  // by stream
+  struct Stream {
+    uint32_t next;
+    bool ended;
+  };
+  std::map<uint64_t, Stream> streams;
   uint64_t at = 0;
   while (at < file.size()) {
     const uint64_t left = file.size() - at;
@@ -75,12 +101,23 @@ void check_ogg(Bytes& file) {
     uint64_t length = kHeader + parts;
     for (uint64_t i = 0; i < parts; ++i) length += file.at(at + kHeader + i);
     file.require(at, length, "an Ogg page");
-    ended[file.little(at + 14, 4)] = (file.at(at + 5) & 4) != 0;
+    const auto number = static_cast<uint32_t>(file.little(at + 18, 4));
+    const auto stream = streams.try_emplace(file.little(at + 14, 4), Stream{number, false}).first;
+    if (ogg_checksum(file, at, length) != file.little(at + 22, 4)) {
+      fail_option(Status::invalid_argument, "audio", "{} is damaged: Ogg page {} at byte {}",
+                  file.path(), number, at);
+    }
+    if (number != stream->second.next) {
+      fail_option(Status::invalid_argument, "audio",
+                  "{} lacks a part: Ogg page {} where page {} belongs, at byte {}", file.path(),
+                  number, stream->second.next, at);
+    }
+    stream->second = {number + 1, (file.at(at + 5) & 4) != 0};
     at += length;
     file.passed(at);
   }
-  for (const auto& [stream, end] : ended) {
-    if (end) continue;
+  for (const auto& [serial, stream] : streams) {
+    if (stream.ended) continue;
     // Recorders that are stopped leave such files too.
     log_warn("{} may be cut short: its last page is not marked as the end", file.path());
     return;
@@ -102,6 +139,41 @@ void check_chunks(Bytes& file, uint64_t at, int size_bytes, std::string_view dat
   }
   if (found) return;
   fail_option(Status::invalid_argument, "audio", "{} is cut short: it has no samples", file.path());
+}
+
+// RF64: a WAVE file whose sizes past 32 bits stand in its first chunk.
+void check_rf64(Bytes& file) {
+  if (!file.has(12, "ds64")) return;
+  const uint64_t samples = file.little(28, 8);
+  for (uint64_t at = 12; file.size() - at >= 8 && at < file.size();) {
+    uint64_t size = file.little(at + 4, 4);
+    const bool data = file.has(at, "data");
+    if (data && size == 0xFFFFFFFF) size = samples;
+    file.require(at + 8, size, data ? "samples" : "a chunk");
+    if (data) return;
+    at += 8 + size + size % 2;
+  }
+  fail_option(Status::invalid_argument, "audio", "{} is cut short: it has no samples", file.path());
+}
+
+// Wave-64: chunks with a name of 16 bytes and a size of 8, their header counted in, at multiples
+// of 8.
+void check_wave64(Bytes& file) {
+  for (uint64_t at = 40; at < file.size() && file.size() - at >= 24;) {
+    const uint64_t size = file.little(at + 16, 8);
+    const bool data = file.has(at, "data");
+    if (size < 24) return;  // no chunk
+    file.require(at, size, data ? "samples" : "a chunk");
+    if (data) return;
+    at += (size + 7) / 8 * 8;
+  }
+  fail_option(Status::invalid_argument, "audio", "{} is cut short: it has no samples", file.path());
+}
+
+// Sun's and NeXT's files; all ones: until the end.
+void check_au(Bytes& file) {
+  const uint64_t from = file.big(4, 4), size = file.big(8, 4);
+  if (size != 0xFFFFFFFF) file.require(from, size, "samples");
 }
 
 // The length of an MPEG audio frame in bytes from its header; nothing for another thing.
@@ -223,6 +295,9 @@ void check_whole(const MappedFile& mapped) {
   if (file.has(0, "OggS")) return check_ogg(file);
   if (file.has(0, "fLaC")) return check_flac(file);
   if (file.has(0, "FORM") && file.has(8, "AIF")) return check_chunks(file, 12, 4, "SSND");
+  if (file.has(0, "RF64") && file.has(8, "WAVE")) return check_rf64(file);
+  if (file.has(0, "riff\x2E\x91\xCF\x11")) return check_wave64(file);
+  if (file.has(0, ".snd")) return check_au(file);
   if (file.has(0, "caff")) return check_chunks(file, 8, 8, "data");
   if (file.has(4, "ftyp")) return check_mp4(file);
   if (file.has(0, "\x1A\x45\xDF\xA3")) return check_ebml(file);

@@ -10,9 +10,12 @@ namespace speech::audio {
 namespace {
 
 constexpr uint32_t kPcm = 1, kFloat = 3, kExtensible = 0xFFFE;
-// Writers to a pipe cannot go back to fill the sizes in; they leave all ones, or the largest number
-// of 31 bits less a header.
-constexpr uint32_t kUnknownSize = 0x7FFF0000;
+// Writers to a pipe cannot go back to fill the sizes in; they leave the largest number of 32 or of
+// 31 bits, or that less a header.
+constexpr bool is_unknown(uint32_t size) {
+  constexpr uint32_t kHeader = 0x1000;
+  return size >= 0xFFFFFFFF - kHeader || (size >= 0x7FFFFFFF - kHeader && size <= 0x7FFFFFFF);
+}
 
 uint32_t little(std::span<const std::byte> bytes, size_t at, int count) {
   uint32_t value = 0;
@@ -214,7 +217,7 @@ std::unique_ptr<AudioReader> open_wav(std::shared_ptr<const MappedFile> file) {
                     path);
       }
       // Both sizes 0: the writer was stopped before it filled them in.
-      bool unknown = size >= kUnknownSize || (size == 0 && little(bytes, 4, 4) == 0);
+      bool unknown = (is_unknown(size) && size > left) || (size == 0 && little(bytes, 4, 4) == 0);
       if (!unknown && size > left) {
         fail_option(Status::invalid_argument, "audio",
                     "{} is cut short: {} bytes of samples announced, {} there", path, size, left);

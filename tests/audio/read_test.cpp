@@ -262,6 +262,90 @@ TEST(ReadAudio, FilesCutShortAreNotShortRecordings) {
   }
 }
 
+// Sizes past 32 bits, big-endian sizes, chunks with names of 16 bytes: the samples of speech.wav.
+TEST(ReadAudio, Rf64Wave64AndAuCutShort) {
+  auto wav = MappedFile::open(testing::data_path("audio/speech.wav"));
+  const AudioFile whole = read_audio(wav);
+  Bytes samples;
+  for (float v : whole.samples) put(samples, static_cast<uint16_t>(std::lround(v * 32768)), 2);
+  const auto rate = static_cast<uint64_t>(whole.rate);
+  const auto format = [&](Bytes& f) {
+    put(f, 1, 2);
+    put(f, 1, 2);
+    put(f, rate, 4);
+    put(f, 2 * rate, 4);
+    put(f, 2, 2);
+    put(f, 16, 2);
+  };
+  const auto guid = [](Bytes& f, const char* name, std::initializer_list<int> rest) {
+    put(f, name);
+    for (int byte : rest) f.push_back(std::byte(byte));
+  };
+  const auto big = [](Bytes& f, uint64_t value) {
+    for (int i = 3; i >= 0; --i) f.push_back(std::byte(value >> (8 * i)));
+  };
+  Bytes rf64, w64, au;
+  put(rf64, "RF64");
+  put(rf64, 0xFFFFFFFF, 4);
+  put(rf64, "WAVE");
+  put(rf64, "ds64");
+  put(rf64, 28, 4);
+  put(rf64, samples.size() + 72, 8);
+  put(rf64, samples.size(), 8);
+  put(rf64, whole.samples.size(), 8);
+  put(rf64, 0, 4);
+  put(rf64, "fmt ");
+  put(rf64, 16, 4);
+  format(rf64);
+  put(rf64, "data");
+  put(rf64, 0xFFFFFFFF, 4);
+  const auto wave_guid = {0xF3, 0xAC, 0xD3, 0x11, 0x8C, 0xD1, 0x00, 0xC0, 0x4F, 0x8E, 0xDB, 0x8A};
+  guid(w64, "riff", {0x2E, 0x91, 0xCF, 0x11, 0xA5, 0xD6, 0x28, 0xDB, 0x04, 0xC1, 0x00, 0x00});
+  put(w64, 104 + samples.size(), 8);
+  guid(w64, "wave", wave_guid);
+  guid(w64, "fmt ", wave_guid);
+  put(w64, 40, 8);
+  format(w64);
+  guid(w64, "data", wave_guid);
+  put(w64, 24 + samples.size(), 8);
+  put(au, ".snd");
+  big(au, 24);
+  big(au, samples.size());
+  big(au, 3);  // 16 bits
+  big(au, rate);
+  big(au, 1);
+  for (Bytes* file : {&rf64, &w64, &au}) {
+    const size_t header = file->size();
+    file->insert(file->end(), samples.begin(), samples.end());
+    if (file == &au) {
+      for (size_t i = header; i < file->size(); i += 2) std::swap((*file)[i], (*file)[i + 1]);
+    }
+    EXPECT_EQ(read(*file).samples, whole.samples) << header;
+    for (size_t length : {file->size() - 1, file->size() / 2, header + 1}) {
+      const Bytes cut(file->begin(), file->begin() + static_cast<int64_t>(length));
+      EXPECT_NE(error_of(cut).find("is cut short"), std::string::npos) << header << " " << length;
+    }
+  }
+}
+
+// Decoders go on behind a page that is missing or damaged.
+TEST(ReadAudio, OggPagesMustBeThereAndWhole) {
+  auto file = MappedFile::open(testing::data_path("audio/speech.ogg"));
+  const Bytes bytes(file->bytes().begin(), file->bytes().end());
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::vector<size_t> pages;
+  for (size_t at = text.find("OggS"); at != text.npos; at = text.find("OggS", at + 1)) {
+    pages.push_back(at);
+  }
+  ASSERT_GE(pages.size(), 3u);
+  Bytes lacking = bytes, damaged = bytes;
+  lacking.erase(lacking.begin() + static_cast<int64_t>(pages[1]),
+                lacking.begin() + static_cast<int64_t>(pages[2]));
+  EXPECT_NE(error_of(lacking).find("lacks a part"), std::string::npos);
+  damaged[pages[2] + 60] ^= std::byte{1};
+  EXPECT_NE(error_of(damaged).find("is damaged: Ogg page 2"), std::string::npos);
+}
+
 // What is written live ends where it ends: sizes are unknown, and only the last element can be
 // short.
 TEST(ReadAudio, LiveWebMWithoutSizes) {
