@@ -345,6 +345,7 @@ void GgufFile::read(std::shared_ptr<const MappedFile> file) {
     if (place.bytes == 0) continue;
     tensors_[place.tensor].bytes = file->bytes().subspan(data + place.offset, place.bytes);
   }
+  index_tensors();  // a name that occurs twice says more than the overlap that it may be
   std::erase_if(places, [](const Place& place) { return place.bytes == 0; });
   std::sort(places.begin(), places.end(),
             [](const Place& a, const Place& b) { return a.offset < b.offset; });
@@ -354,7 +355,6 @@ void GgufFile::read(std::shared_ptr<const MappedFile> file) {
            tensors_[places[i - 1].tensor].name, tensors_[places[i].tensor].name);
     }
   }
-  index_tensors();
 }
 
 const GgufValue* GgufFile::find_value(std::string_view key) const {

@@ -36,6 +36,8 @@ class NemoFile : public TensorFile {
 
   std::string_view format() const override { return "nemo"; }
 
+  void check_contents() const override { weights_->check_contents(); }
+
   const std::vector<NemoMember>& members() const { return members_; }
   // By name, with or without "./" or NeMo's prefix "nemo:"; null if absent.
   const NemoMember* find_member(std::string_view name) const;

@@ -43,6 +43,7 @@ std::shared_ptr<const TensorFile> parse_tensor_file(std::shared_ptr<const Mapped
          "{} is in PyTorch's format before 1.6; load it there and save it again", path);
   }
   if (bytes.empty()) fail(Status::model_file, "{} is empty", path);
+  if (path.ends_with(".safetensors")) return SafetensorsFile::parse(file);  // says what is wrong
   fail(Status::model_file,
        "{} is none of the files that can be read: GGUF, safetensors, PyTorch archive, .nemo, .npy, "
        "ONNX",
@@ -52,6 +53,11 @@ std::shared_ptr<const TensorFile> parse_tensor_file(std::shared_ptr<const Mapped
 std::shared_ptr<const TensorFile> open_tensor_file(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return SafetensorsFile::open(path);
+  // An index stands for the folder that it is in.
+  if (path.ends_with(SafetensorsFile::kIndexName)) {
+    const auto folder = std::filesystem::path(path).parent_path();
+    return SafetensorsFile::open(folder.empty() ? "." : folder.string());
+  }
   return parse_tensor_file(MappedFile::open(path));
 }
 

@@ -19,7 +19,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // as the reference reader
 constexpr uint64_t kMaxIndex = 100'000'000;
-constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 struct FileType {
   std::string_view name;
@@ -193,7 +192,7 @@ TensorEntry check_tensor(const HeaderTensor& header, std::string_view path) {
 // The files of a folder, in order, with the tensors each must hold (empty: no index).
 std::map<std::string, std::vector<std::string>> folder_files(const fs::path& folder) {
   std::map<std::string, std::vector<std::string>> files;
-  fs::path index_path = folder / kIndexName;
+  fs::path index_path = folder / SafetensorsFile::kIndexName;
   std::error_code ignored;
   if (!fs::exists(index_path, ignored)) {
     for (const auto& entry : fs::directory_iterator(folder, ignored)) {

@@ -16,6 +16,8 @@ namespace speech {
 
 class SafetensorsFile : public TensorFile {
  public:
+  static constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
   // A file; or a folder: the shards that its model.safetensors.index.json names, all of which must
   // be there, else its model*.safetensors files. Adapters (adapter*.safetensors) are not weights.
   // Errors: io, model_file. Data must fill the file without overlaps or gaps, at any alignment.

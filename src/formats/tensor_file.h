@@ -73,6 +73,9 @@ class TensorFile {
   // find() or Error(model_file) "tensor NAME is missing from FILE".
   const TensorEntry& require(std::string_view name) const;
   const std::string& path() const { return path_; }
+  // Checks all bytes against the checksums that the format has: Error(model_file). It reads the
+  // whole file, so opening does not.
+  virtual void check_contents() const {}
   // MappedFile::release for the bytes of one tensor: for passes over a whole file.
   void release(const TensorEntry& tensor) const;
 

@@ -287,6 +287,10 @@ class TorchFile::Walker {
   size_t steps_ = 0, name_bytes_ = 0;
 };
 
+void TorchFile::check_contents() const {
+  for (const ZipMember& member : zip_->members()) zip_->check(member);
+}
+
 std::shared_ptr<const TorchFile> TorchFile::open(const std::string& path) {
   return parse(MappedFile::open(path));
 }
@@ -330,6 +334,7 @@ std::shared_ptr<const TorchFile> TorchFile::parse(std::shared_ptr<const MappedFi
     }
   }
   file->script_ = zip.find(root + "/constants.pkl") != nullptr;
+  zip.check(*pickle);
   file->pickle_ = std::make_unique<Pickle>(zip.contents(*pickle), file->path_);
   Walker(*file, root).walk();
   file->index_tensors();

@@ -30,6 +30,8 @@ class TorchFile : public TensorFile {
 
   std::string_view format() const override { return script_ ? "torchscript" : "torch"; }
 
+  void check_contents() const override;
+
   // The plain values of a checkpoint beside its tensors (hyperparameters, versions ...); null if
   // there are none. Error(model_file) if they are too many or nested too deep.
   nlohmann::ordered_json metadata() const;

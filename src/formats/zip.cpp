@@ -175,4 +175,14 @@ std::span<const std::byte> ZipArchive::contents(const ZipMember& member) {
   return {buffer.get(), member.size};
 }
 
+void ZipArchive::check(const ZipMember& member) const {
+  if (member.deflated) return;
+  uLong crc =
+      crc32_z(0, reinterpret_cast<const Bytef*>(member.stored.data()), member.stored.size());
+  if (crc != member.crc) {
+    fail(Status::model_file, "{}: {} does not have its checksum: the archive is damaged", file_,
+         member.name);
+  }
+}
+
 }  // namespace speech

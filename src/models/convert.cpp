@@ -75,6 +75,7 @@ FilePlan convert(std::span<const Family> known, const std::string& source_path,
     control.report(done);
   });
   OutputFile out = blaming("out_path", [&] { return OutputFile(out_path); });
+  blaming("source_path", [&] { job.source->check_contents(); });
   job.family->convert(source_path, *job.source, options, writer, out);
   writer.finish();
   out.commit();

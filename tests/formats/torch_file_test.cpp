@@ -181,6 +181,16 @@ TEST(Torch, BrokenArchivesAreRefused) {
   expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", tensor_pickle(0, {1}, {1}))),
                "storage 0, which is missing");
 
+  expect_error(error_of_zip(ZipBuilder().add("m/data.pkl", pickle, 0, pickle.size(), 1)),
+               "m/data.pkl does not have its checksum");
+  // Storages are read when they are needed: check_contents() does.
+  std::string damaged = ZipBuilder()
+                            .add("m/data.pkl", tensor_pickle(0, {1}, {1}))
+                            .add("m/data/0", "abcd", 0, 4, 1)
+                            .build();
+  auto opened = TorchFile::parse(from_string(damaged));
+  expect_error(error_of([&] { opened->check_contents(); }), "m/data/0 does not have its checksum");
+
   std::string bytes = ZipBuilder().add("m/data.pkl", pickle).build();
   for (size_t size = 0; size < bytes.size(); ++size) {
     std::string cut = bytes.substr(0, size);

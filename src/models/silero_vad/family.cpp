@@ -62,6 +62,7 @@ ModelInfo read_checkpoint_info(const std::string&, const TensorFile& source) {
 
 std::unique_ptr<Model> load_checkpoint(const std::string&, std::shared_ptr<const TensorFile> source,
                                        const LoadParams& params) {
+  source->check_contents();
   Checkpoint checkpoint = read_checkpoint(*source);
   ModelInfo info = checkpoint_info(checkpoint, *source);
   return make_detector(std::move(checkpoint.weights), std::move(info), params);
