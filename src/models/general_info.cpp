@@ -20,6 +20,22 @@ std::optional<WeightType> weight_type_from_file_type(uint32_t number) {
 
 }  // namespace
 
+uint32_t check_layout(const GgufFile& file, uint32_t newest) {
+  if (!file.has("speech.layout")) {
+    fail(Status::model_file,
+         "{}: speech.layout is missing: the file was written before layouts had numbers; convert "
+         "the checkpoint again",
+         file.path());
+  }
+  const uint32_t layout = file.get_u32("speech.layout");
+  if (layout < 1 || layout > newest) {
+    fail(Status::model_file, "{}: speech.layout is {}, this program reads {}; it requires {}",
+         file.path(), layout, newest == 1 ? "1" : fmt::format("1 to {}", newest),
+         file.has("speech.requires") ? file.get_string("speech.requires") : "a later release");
+  }
+  return layout;
+}
+
 ModelInfo read_general_info(const GgufFile& file, Task task) {
   ModelInfo info;
   const auto optional = [&](const char* key) {
@@ -43,13 +59,7 @@ ModelInfo read_general_info(const GgufFile& file, Task task) {
   const std::string tree = info.source_repository + "/tree/";
   if (info.source_url.starts_with(tree)) info.source_revision = info.source_url.substr(tree.size());
   if (!detector) info.languages = file.get_strings("general.languages");
-  if (!file.has("speech.layout")) {
-    fail(Status::model_file,
-         "{}: speech.layout is missing: the file was written before layouts had numbers; convert "
-         "the checkpoint again",
-         file.path());
-  }
-  info.layout = static_cast<int>(file.get_u32("speech.layout"));
+  info.layout = static_cast<int>(check_layout(file, UINT32_MAX));  // a family knows its newest
   file.get_string("speech.requires");
   info.task = task;
   if (const std::string found = file.get_string("speech.task"); found != task_name(task)) {

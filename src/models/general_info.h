@@ -11,4 +11,8 @@ namespace speech {
 // are the family's. Error(model_file) naming the key, what was expected and what was found.
 ModelInfo read_general_info(const GgufFile& file, Task task);
 
+// The file's layout, from 1 to `newest`. Error(model_file) for another, with the release that the
+// file requires, and for a file without one.
+uint32_t check_layout(const GgufFile& file, uint32_t newest);
+
 }  // namespace speech

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "formats/gguf.h"
+#include "models/general_info.h"
 
 namespace speech::fastconformer {
 namespace {
@@ -179,18 +180,7 @@ int64_t Config::encoder_frames(int64_t mel_frames) const {
 }
 
 Config read_config(const GgufFile& file) {
-  if (!file.has("speech.layout")) {
-    fail(Status::model_file,
-         "{}: speech.layout is missing: the file was written before layouts had numbers; convert "
-         "the checkpoint again",
-         file.path());
-  }
-  const uint32_t layout = file.get_u32("speech.layout");
-  if (layout < 1 || layout > kLayout) {
-    fail(Status::model_file, "{}: speech.layout is {}, this program reads 1 to {}; it requires {}",
-         file.path(), layout, kLayout,
-         file.has("speech.requires") ? file.get_string("speech.requires") : "a later release");
-  }
+  const uint32_t layout = check_layout(file, kLayout);
   Config c;
   c.frontend = read_frontend(file);
   c.encoder = read_encoder(file);

@@ -2,9 +2,11 @@
 
 #include <cmath>
 #include <functional>
+#include <set>
 
 #include "base/error.h"
 #include "formats/gguf.h"
+#include "models/general_info.h"
 
 namespace speech::silero_vad {
 namespace {
@@ -67,16 +69,13 @@ const TensorEntry& tensor(const GgufFile& file, const std::string& name,
   return entry;
 }
 
-// Config and the shapes of all matrices; `take` sees each tensor with the place of its values.
+// Config and the shapes of all matrices; `use` sees each tensor with the place of its values.
 Weights read(const GgufFile& file,
-             const std::function<void(const TensorEntry&, std::vector<float>&)>& take) {
+             const std::function<void(const TensorEntry&, std::vector<float>&)>& use) {
   Weights w;
   Config& c = w.config;
   const std::string& path = file.path();
-  if (uint32_t layout = file.get_u32("speech.layout"); layout != 1) {
-    fail(Status::model_file, "{} has layout {} of silero-vad; this program reads layout 1", path,
-         layout);
-  }
+  check_layout(file, 1);
   c.rate = file.get_u32("speech.sample_rate");
   if (c.rate < 1 || c.rate > 1000000) {
     fail(Status::model_file, "{}: speech.sample_rate is {} Hz", path, c.rate);
@@ -111,6 +110,11 @@ Weights read(const GgufFile& file,
     fail(Status::model_file, "{}: the encoder has {} strides and {} paddings", path,
          c.strides.size(), c.padding.size());
   }
+  std::set<const TensorEntry*> taken;
+  const auto take = [&](const TensorEntry& entry, std::vector<float>& values) {
+    taken.insert(&entry);
+    use(entry, values);
+  };
   take(tensor(file, "stft.basis", {2 * c.bins(), c.n_fft}), w.basis);
   int64_t frames = c.frames(), channels = c.bins();
   for (size_t i = 0; i < c.strides.size(); ++i) {
@@ -142,6 +146,10 @@ Weights read(const GgufFile& file,
   take(tensor(file, "lstm.bias", {4 * w.hidden}), w.lstm_bias);
   take(tensor(file, "decoder.weight", {1, w.hidden}), w.decoder);
   take(tensor(file, "decoder.bias", {1}), w.decoder_bias);
+  for (const TensorEntry& entry : file.tensors()) {
+    if (taken.contains(&entry)) continue;
+    fail(Status::model_file, "{}: tensor {} is not one of this layout", path, entry.name);
+  }
   return w;
 }
 

@@ -179,8 +179,8 @@ TEST_F(SileroCheckpoint, BrokenCheckpointsSayWhatIsWrong) {
 // Files with one key changed, made from the published one.
 TEST_F(SileroCheckpoint, BrokenModelFilesSayWhatIsWrong) {
   auto good = GgufFile::open(model_file());
-  auto error = [&](const std::string& key, auto change,
-                   const std::string& dropped_tensor = {}) -> std::string {
+  auto error = [&](const std::string& key, auto change, const std::string& dropped_tensor = {},
+                   const std::string& added_tensor = {}) -> std::string {
     GgufWriter writer;
     for (const GgufKeyValue& pair : good->metadata()) {
       if (pair.key == key) {
@@ -192,12 +192,15 @@ TEST_F(SileroCheckpoint, BrokenModelFilesSayWhatIsWrong) {
     for (const TensorEntry& t : good->tensors()) {
       if (t.name != dropped_tensor) writer.add_tensor(t.name, t.shape, *ggml_type(DType::f32));
     }
+    const std::vector<int64_t> one = {1};
+    if (!added_tensor.empty()) writer.add_tensor(added_tensor, one, *ggml_type(DType::f32));
     std::string file = path("changed.gguf");
     OutputFile out(file);
     writer.begin(out);
     for (const TensorEntry& t : good->tensors()) {
       if (t.name != dropped_tensor) writer.write(t.bytes);
     }
+    if (!added_tensor.empty()) writer.write(std::array<std::byte, 4>{});
     writer.finish();
     out.commit();
     try {
@@ -219,7 +222,8 @@ TEST_F(SileroCheckpoint, BrokenModelFilesSayWhatIsWrong) {
   };
   auto none = [](GgufWriter&) {};
   EXPECT_EQ(u32("general.file_type", 0), "no error");
-  EXPECT_NE(u32("speech.layout", 2).find("layout 2"), std::string::npos);
+  EXPECT_NE(u32("speech.layout", 2).find("speech.layout is 2, this program reads 1; it requires"),
+            std::string::npos);
   EXPECT_NE(u32("speech.sample_rate", 0).find("sample_rate"), std::string::npos);
   EXPECT_NE(u32("silero-vad.stft.reflect", 576).find("576"), std::string::npos);
   EXPECT_NE(u32("silero-vad.stft.n_fft", 255).find("n_fft"), std::string::npos);
@@ -240,6 +244,8 @@ TEST_F(SileroCheckpoint, BrokenModelFilesSayWhatIsWrong) {
   }
   EXPECT_NE(error("silero-vad.chunk_size", none).find("chunk_size"), std::string::npos);
   EXPECT_NE(error("", none, "lstm.bias").find("lstm.bias"), std::string::npos);
+  EXPECT_NE(error("", none, {}, "extra.weight").find("extra.weight is not one of this layout"),
+            std::string::npos);
 }
 
 TEST_F(SileroCheckpoint, InformationAndOptions) {
