@@ -59,7 +59,7 @@ typedef enum speech_status {
   SPEECH_CANCELLED = 1,         /* by speech_request_cancel() or a callback */
   SPEECH_INVALID_ARGUMENT = -1, /* null, empty, wrong type, missing, call out of order */
   SPEECH_UNSUPPORTED = -2,      /* an option or a task that this model does not have */
-  SPEECH_OUT_OF_RANGE = -3,     /* outside the range or the choices, or not finite */
+  SPEECH_OUT_OF_RANGE = -3,     /* outside the range or the choices */
   SPEECH_MODEL_FILE = -4,       /* a file that is not what it should be */
   SPEECH_DEVICE = -5,
   SPEECH_OUT_OF_MEMORY = -6,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -27,6 +28,13 @@ std::string kebab(std::string name) {
 
 [[noreturn]] void fail_output() {
   throw Failure(SPEECH_IO, "stdout", fmt::format("cannot write the output: {}", strerror(errno)));
+}
+
+// A validator of CLI11, which would take the nearest number that fits.
+std::string fits_int64(const std::string& text) {
+  errno = 0;
+  std::strtoll(text.c_str(), nullptr, 10);
+  return errno == ERANGE ? text + " is out of range" : "";
 }
 
 }  // namespace
@@ -56,6 +64,18 @@ void Failures::finish() const {
   throw Failure(
       first_->status, first_->option,
       fmt::format("{} of {} recordings failed, the first: {}", count_, inputs_, first_->what()));
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7F) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out;
 }
 
 void print_error(const char* code, const std::string& option, const std::string& message) {
@@ -192,7 +212,7 @@ void RequestFlags::add(CLI::App& app, std::initializer_list<std::string_view> ex
         value->flag = app.add_option(flag, value->text);
         break;
       case SPEECH_TYPE_INT:
-        value->flag = app.add_option(flag, value->integer);
+        value->flag = app.add_option(flag, value->integer)->check(fits_int64);
         break;
       case SPEECH_TYPE_FLOAT:
         value->flag = app.add_option(flag, value->number);

@@ -110,10 +110,13 @@ void print_json(const std::string& line);
 bool stdout_is_terminal();
 void flush_output();
 
+// Control characters but tabs and newlines as \x1b: text of files must not steer a terminal.
+std::string printable(std::string_view text);
+
 // One line on stderr.
 template <typename... Args>
 void note(fmt::format_string<Args...> format, Args&&... args) {
-  std::string line = fmt::format(format, std::forward<Args>(args)...);
+  std::string line = printable(fmt::format(format, std::forward<Args>(args)...));
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 

@@ -154,8 +154,9 @@ struct ThreadPool::Impl {
 };
 
 ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
-  if (threads < 1 || threads > 1024) {
-    fail_option(Status::out_of_range, "threads", "{} threads: expected 1 to 1024", threads);
+  if (threads < 1 || threads > kMostThreads) {
+    fail_option(Status::out_of_range, "threads", "{} threads: expected 1 to {}", threads,
+                kMostThreads);
   }
   try {
     for (int thread = 1; thread < threads; ++thread) {

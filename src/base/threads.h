@@ -11,6 +11,9 @@ namespace speech {
 // quotas count): the default of --threads.
 int default_threads();
 
+// Above what any machine has.
+inline constexpr int kMostThreads = 1024;
+
 // Runs loops on `threads` threads, the caller among them. What a tile computes may depend on its
 // index only, never on which thread runs it or how many there are: that keeps results the same at
 // any thread count. Loops do not nest; callers on different threads take turns.

@@ -135,7 +135,7 @@ class CpuBackend final : public Backend {
       : choice_(choose_isa()),
         exact_(choose_precision(precision) == Precision::exact),
         kernels_(cpu::kernels(choice_.isa)),
-        pool_(threads == 0 ? default_threads() : threads),
+        pool_(threads <= 0 ? default_threads() : std::min(threads, kMostThreads)),
         scratch_(pool_.threads()) {}
 
   std::string name() const override { return "cpu"; }
