@@ -3,6 +3,7 @@
 
   make_data.py train --out DATA --parts 0:12     parts 0..11, 400 utterances each: DATA/train-00000.{npy,jsonl}, ...
   make_data.py train --out DATA --parts 100:102  the same by the slow natural voices alone
+  make_data.py train --out DATA --parts 200:230  sentences by the quick voices alone
   make_data.py test  --out DATA                  DATA/test/*.wav (16 kHz) and DATA/test.jsonl
   make_data.py calibration --out DATA            DATA/calibration/*.wav: voices of training, new sentences, nothing added
   make_data.py noise --out DATA                  DATA/noise.npy, the noises that train.py mixes in
@@ -34,17 +35,20 @@ MIXES = {
     "spoken": {"words": 0.10, "numbers": 0.18, "dates": 0.18, "times": 0.14, "prices": 0.12, "commands": 0.18, "names": 0.10},
     "wide": {"words": 0.04, "numbers": 0.11, "dates": 0.11, "times": 0.08, "prices": 0.08, "commands": 0.12, "names": 0.06,
              "plain": 0.15, "general": 0.25},
+    "sentences": {"plain": 0.2, "general": 0.8},
 }
 MAX_SECONDS = 7.0
 
 
 def mix_of_part(part):
     """The curriculum: short utterances first, then the spoken domain, then general sentences too."""
-    return "short" if part < 8 else "spoken" if part < 24 else "wide"
+    return "short" if part < 8 else "spoken" if part < 24 else "wide" if part < 200 else "sentences"
 
 
 def voice_of_part(r, part):
-    return r.choice(voices.NATURAL) if 100 <= part < 200 else voices.train_voice(r)
+    if 100 <= part < 200:
+        return r.choice(voices.NATURAL)
+    return voices.train_voice(r, voices.TRAIN if part < 200 else voices.QUICK)
 
 
 MEL = librosa.filters.mel(sr=RATE, n_fft=512, n_mels=80, fmin=0, fmax=RATE / 2, norm="slaney").astype(np.float32)

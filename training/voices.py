@@ -35,12 +35,13 @@ VARIANTS = ("Alex Alicia Andrea Andy Annie Denis Diogo Gene Gene2 Henrique Jacky
 TRAIN = {"espeak": 0.52, "flite:awb": 0.14, "flite:rms": 0.16, "festival:kal_diphone": 0.10, "piper:joe": 0.08}
 # Parts of their own (make_data.py): they take half a second of a core per second of speech.
 NATURAL = ("kokoro:jf_alpha", "kokoro:jf_gongitsune", "kokoro:jf_nezumi", "kokoro:jf_tebukuro", "kokoro:jm_kumo")
+QUICK = {"espeak": 0.55, "flite:awb": 0.2, "flite:rms": 0.25}
 TEST = ("flite:slt", "festival:cmu_us_slt_arctic_hts", "festival:ked_diphone", "espeak:en-gb-scotland+linda", "espeak:en-us+Mike")
 
 
-def train_voice(r):
+def train_voice(r, weights=TRAIN):
     """A voice of the training set, by a random.Random."""
-    name = r.choices(list(TRAIN), list(TRAIN.values()))[0]
+    name = r.choices(list(weights), list(weights.values()))[0]
     return f"espeak:{r.choice(LANGUAGES)}+{r.choice(VARIANTS)}" if name == "espeak" else name
 
 
