@@ -127,6 +127,15 @@ Json number_or_null(const std::optional<double>& value) {
   return value ? Json(*value) : Json();
 }
 
+// A conversion of another number could be undefined behaviour.
+uint64_t unsigned_number(const Json& json, const char* key) {
+  const Json& value = json.at(key);
+  if (!value.is_number_unsigned()) {
+    fail(Status::invalid_argument, "not the report of an evaluation: {} is no count", key);
+  }
+  return value.get<uint64_t>();
+}
+
 std::optional<double> optional_number(const Json& json, const char* key) {
   auto it = json.find(key);
   return it == json.end() || !it->is_number() ? std::nullopt
@@ -188,8 +197,8 @@ Evaluation Evaluation::from_json(std::string_view text) {
     e.model = json.at("model").get<std::string>();
     e.weights = json.at("weights").get<std::string>();
     e.fixtures_sha256 = json.at("fixtures_sha256").get<std::string>();
-    e.disk_bytes = json.at("disk_bytes").get<uint64_t>();
-    e.resident_bytes = json.at("resident_bytes").get<uint64_t>();
+    e.disk_bytes = unsigned_number(json, "disk_bytes");
+    e.resident_bytes = unsigned_number(json, "resident_bytes");
     e.first_word_ms = optional_number(json, "first_word_ms");
     e.tokens_per_second = optional_number(json, "tokens_per_second");
     for (const Json& f : json.at("fixtures")) {

@@ -105,6 +105,13 @@ TEST(Evaluation, ReportsAreReadBack) {
   for (const char* text : {"", "[]", "{}", "{\"model\": 3}", "3"}) {
     EXPECT_THROW(Evaluation::from_json(text), Error) << text;
   }
+  for (const char* count : {"1e300", "-1", "\"7\"", "null"}) {
+    std::string text = e.json();
+    const std::string key = "\"disk_bytes\":";
+    const size_t at = text.find(key) + key.size();
+    text.replace(at, text.find(',', at) - at, count);
+    EXPECT_THROW(Evaluation::from_json(text), Error) << text;
+  }
 }
 
 class EvaluationOfWeights : public ::testing::TestWithParam<int> {};
