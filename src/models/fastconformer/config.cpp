@@ -136,13 +136,6 @@ DecoderConfig read_decoder(const GgufFile& file, uint32_t layout) {
     refuse(file, "decoder.kind", '"' + kind + '"', "tdt or rnnt");
   }
   if (file.has(full("decoder.ctc"))) c.ctc = file.get_bool(full("decoder.ctc"));
-  if (file.has(full("decoder.default"))) {
-    const std::string name = file.get_string(full("decoder.default"));
-    if (name != "ctc" || !c.ctc) {
-      refuse(file, "decoder.default", '"' + name + '"', "ctc, in a file with a CTC head");
-    }
-    c.ctc_by_default = true;
-  }
   return c;
 }
 
@@ -232,7 +225,6 @@ void write_config(const Config& c, GgufWriter& w) {
     if (d.greedy_by_default) w.add_string(full("decoder.rnnt.strategy"), "greedy");
   }
   if (d.ctc) w.add_bool(full("decoder.ctc"), true);
-  if (d.ctc && d.ctc_by_default) w.add_string(full("decoder.default"), "ctc");
 
   w.add_strings(full("segment.separators"), c.text.separators);
   w.add_strings(full("segment.breaks"), c.text.breaks);

@@ -62,7 +62,6 @@ struct DecoderConfig {
   std::optional<int> max_target_tokens;  // an absolute limit in place of the ratio
   bool greedy_by_default = false;        // rnnt: the checkpoint asks for greedy search
   bool ctc = false;                      // the file carries a CTC head
-  bool ctc_by_default = false;           // which decodes unless a request says otherwise
 
   int outputs() const { return blank + 1 + static_cast<int>(durations.size()); }
 };

@@ -18,7 +18,6 @@ struct General {
   std::string name, organization, basename, size_label, finetune, version, license, repository,
       revision;
   std::vector<std::string> languages;
-  bool ctc_by_default = false;  // if the file carries its CTC head: it is the better one
 };
 
 const std::vector<General>& published() {
@@ -54,8 +53,6 @@ const std::vector<General>& published() {
        "https://huggingface.co/reazon-research/reazonspeech-nemo-v2",
        "33693408be76b7cba9fd4a7546a0a8772430211b",
        {"ja"}},
-      // Its TDT head was trained for a small part of the time.
-      {"tiny-en", "speech", "tiny-en", "6.5M", "", "", "Apache-2.0", "", "", {"en"}, true},
   };
   return list;
 }
@@ -205,7 +202,6 @@ void convert(const std::string& source_path, const TensorFile& source,
   if (general.languages == std::vector<std::string>{"ja"}) {
     config.text.breaks = {"\u3002", "\uff1f", "\uff01", "?", "!"};
   }
-  config.decoder.ctc_by_default = config.decoder.ctc && general.ctc_by_default;
   write_general(general, config, writer);
   write_config(config, writer);
   const GgmlType& f32 = *ggml_type(DType::f32);

@@ -233,7 +233,6 @@ ModelInfo read_info(const GgufFile& file) {
     if (!config.decoder.greedy_by_default) chosen = "beam";
   }
   if (config.decoder.ctc) choices.push_back("ctc");
-  if (config.decoder.ctc_by_default) chosen = "ctc";
   if (choices.size() > 1) {
     OptionSpec decoding{.id = option::decoding, .default_value = chosen};
     decoding.choices = choices;

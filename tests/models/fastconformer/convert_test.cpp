@@ -113,22 +113,6 @@ TEST(FastConformerConvert, KnowsThePublishedModelsByName) {
             (std::vector<std::string>{"beam", "greedy"}));
 }
 
-TEST(FastConformerConvert, TheBetterHeadIsTheDefault) {
-  const auto default_of = [](const std::string& name, bool extra_heads) {
-    TempFile out(".gguf");
-    ConvertOptions options;
-    options.name = name;
-    options.extra_heads = extra_heads;
-    convert_checkpoint(golden("ja") + "/model.nemo", out.path(), options);
-    const ModelInfo info = fastconformer_family.read_info(*GgufFile::open(out.path()));
-    const OptionSpec* spec = info.find_option(option::decoding);
-    return spec ? std::get<std::string>(*spec->default_value) : std::string();
-  };
-  EXPECT_EQ(default_of("tiny-en", true), "ctc");
-  EXPECT_EQ(default_of("parakeet-tdt_ctc-0.6b-ja", true), "greedy");
-  EXPECT_EQ(default_of("tiny-en", false), "");  // there is one head, and no choice
-}
-
 TEST(FastConformerConvert, BothFormsOfACheckpointGiveTheSameFile) {
   TempFile nemo(".gguf"), hf(".gguf");
   ConvertOptions options;
@@ -258,13 +242,6 @@ TEST_F(FastConformerReader, ImpossibleValuesAreRefused) {
       refused(tdt_, {{p + "decoder.kind",
                       [](GgufWriter& w) { w.add_string("fastconformer.decoder.kind", "ctc"); }}}),
       "");
-  // A default that the file does not carry.
-  EXPECT_NE(refused(tdt_, {{p + "decoder.kind",
-                            [](GgufWriter& w) {
-                              w.add_string("fastconformer.decoder.kind", "tdt");
-                              w.add_string("fastconformer.decoder.default", "ctc");
-                            }}}),
-            "");
   EXPECT_NE(
       refused(tdt_, {{"speech.layout", [](GgufWriter& w) { w.add_u32("speech.layout", 3); }}}), "");
 }
