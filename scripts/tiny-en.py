@@ -7,7 +7,7 @@
 
 SPEECH is the program. DATA, the folder of training/make_data.py, adds the rates on the WAVE files of which the test set's
 Opus files were made. Tables stand between <!-- NAME --> and <!-- /NAME -->. The standard library is enough.
-The environment may set DECODINGS ("ctc,greedy"), THREADS (default: the program's choice) and SHIPPED ("q8_0 f16").
+The environment may set DECODINGS ("greedy,ctc"), THREADS (default: the program's choice) and SHIPPED ("q8_0 f16").
 """
 import datetime
 import hashlib
@@ -25,7 +25,7 @@ HUMAN = os.path.join(MODELS, "test", "human.jsonl")
 TYPES = ("f32", "f16", "q8_0", "q6_k", "q5_k", "q4_k")
 SHIPPED = os.environ.get("SHIPPED", "q8_0 f16").split()
 MOST_BYTES = 16e6  # of a file in the repository
-DECODINGS = os.environ.get("DECODINGS") or "ctc,greedy"
+DECODINGS = os.environ.get("DECODINGS") or "greedy,ctc"
 
 
 def run(*command):
