@@ -6,6 +6,7 @@ NeMo saves; only the training loop and the losses below are ours, because NeMo's
 import io
 import logging
 import os
+import re
 import tarfile
 import tempfile
 
@@ -71,9 +72,10 @@ def train_tokenizer(folder, sentences):
     """SentencePiece BPE of VOCAB pieces in the layout NeMo expects."""
     import sentencepiece as spm
     os.makedirs(folder, exist_ok=True)
-    spm.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_prefix=os.path.join(folder, "tokenizer"), vocab_size=VOCAB, model_type="bpe",
-        character_coverage=1.0, bos_id=-1, eos_id=-1, unk_id=0, num_threads=1, minloglevel=2)
+    with open(os.path.join(folder, "tokenizer.model"), "wb") as f:  # a prefix would be written into the model
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences), model_writer=f, vocab_size=VOCAB, model_type="bpe", character_coverage=1.0, bos_id=-1,
+            eos_id=-1, unk_id=0, num_threads=1, minloglevel=2)
     sp = spm.SentencePieceProcessor(model_file=os.path.join(folder, "tokenizer.model"))
     with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8") as f:
         for i in range(1, sp.get_piece_size()):
@@ -141,7 +143,10 @@ def rewrite(source, state, path):
         members = {m.name: old.extractfile(m).read() for m in old.getmembers() if m.isfile()}
     with tarfile.open(path, "w") as new:
         for name, data in sorted(members.items()):
-            data = weights.getvalue() if name.endswith("model_weights.ckpt") else data
+            if name.endswith("model_weights.ckpt"):
+                data = weights.getvalue()
+            elif name.endswith("model_config.yaml"):  # NeMo reads the tokenizer from the archive, wherever it once lay
+                data = re.sub(rb"(?m)^(\s+dir: ).*$", rb"\1tokenizer", data)
             info = tarfile.TarInfo(name)
             info.size = len(data)
             new.addfile(info, io.BytesIO(data))

@@ -41,6 +41,15 @@ class ManifestLine {
       for (const auto& [name, value] : object(json_, "groups").items()) {
         if (!value.is_string()) bad(fmt::format("groups: {} is not a string", name));
         u.groups[name] = value;
+        // They head rows of tables.
+        const auto plain = [](const std::string& text) {
+          return !text.empty() && std::none_of(text.begin(), text.end(), [](unsigned char c) {
+            return c < 0x20 || c == 0x7F || c == '|';
+          });
+        };
+        if (!plain(name) || !plain(u.groups[name])) {
+          bad("groups: a name is empty or holds control characters or \"|\"");
+        }
       }
     }
     for (const Json& segment : list(json_, "segments")) u.segments.push_back(read_segment(segment));

@@ -229,7 +229,10 @@ TEST(Gguf, BrokenFilesAreRefused) {
   expect(b, "must be u32, but is i32");
   b = good;
   b.tensor("t", {4}, 0, 0);
-  expect(b, "overlap");
+  expect(b, "occurs twice");
+  b = good;
+  b.tensor("u", {4}, 0, 0);
+  expect(b, "tensors t and u overlap");
   b = good;
   b.tensor("t", {0}, 0, 0);
   expect(b, "tensor t occurs twice");

@@ -186,7 +186,7 @@ TEST(Torch, BrokenArchivesAreRefused) {
   // Storages are read when they are needed: check_contents() does.
   std::string damaged = ZipBuilder()
                             .add("m/data.pkl", tensor_pickle(0, {1}, {1}))
-                            .add("m/data/0", "abcd", 0, 4, 1)
+                            .add("m/data/0", std::string(16, 'a'), 0, 16, 1)
                             .build();
   auto opened = TorchFile::parse(from_string(damaged));
   expect_error(error_of([&] { opened->check_contents(); }), "m/data/0 does not have its checksum");

@@ -80,6 +80,11 @@ TEST_F(Manifests, ErrorsNameFileAndLine) {
             "2: there is no recording " + (folder_ / "b.wav").string());
   EXPECT_EQ(refusal(R"({"audio": "a.wav", "text": "b", "groups": {"voice": 1}})"),
             "1: groups: voice is not a string");
+  for (const char* groups : {R"({"": "x"})", R"({"voice": ""})", R"({"voice": "a|b"})",
+                             R"({"voice": "\u001b[31m"})", R"({"a\nb": "x"})"}) {
+    EXPECT_EQ(refusal(std::string(R"({"audio": "a.wav", "text": "b", "groups": )") + groups + "}"),
+              "1: groups: a name is empty or holds control characters or \"|\"");
+  }
   EXPECT_EQ(
       refusal(R"({"audio": "a.wav", "text": "b", "segments": [{"pieces": [{"text": "c"}]}]})"),
       "1: the pieces of its segments give another text");

@@ -53,6 +53,8 @@ const std::vector<General>& published() {
        "https://huggingface.co/reazon-research/reazonspeech-nemo-v2",
        "33693408be76b7cba9fd4a7546a0a8772430211b",
        {"ja"}},
+      // This repository's own (training/).
+      {"tiny-en", "speech", "tiny-en", "6.5M", "", "", "Apache-2.0", "", "", {"en"}},
   };
   return list;
 }
