@@ -586,9 +586,13 @@ TEST_F(CliAsr, BenchScoresWhatModelsWrite) {
   EXPECT_EQ(both["runs"][0]["texts"], alone["runs"][0]["texts"]);
   EXPECT_EQ(both["runs"][0]["decoding"], "");
   EXPECT_EQ(both["runs"][1]["type"], "f16");
-  // Each in a process of its own: the smaller file's is the smaller one.
-  EXPECT_LT(both["runs"][1]["peak_memory_bytes"].get<double>(),
-            both["runs"][0]["peak_memory_bytes"].get<double>());
+  // Each in a process of its own: behind a model that is far larger, the peak is its own.
+  run = speech("bench --threads 1 --quality " + path("m.jsonl") + " tiny-en " + model_ +
+               " --format json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const json sizes = json::parse(run.out);
+  EXPECT_LT(sizes["runs"][1]["peak_memory_bytes"].get<double>(),
+            0.8 * sizes["runs"][0]["peak_memory_bytes"].get<double>());
   run = speech(command + " --format md");
   EXPECT_TRUE(contains(run.out, "| part a | 1 | 4 | 25.00 (25.00 to 25.00) |")) << run.out;
 
