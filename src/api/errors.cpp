@@ -6,6 +6,7 @@
 
 #include "api/handles.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/threads.h"
 
 using namespace speech;
@@ -34,13 +35,9 @@ const CpuDevice& cpu_device() {
   return device;
 }
 
-// A line "MemAvailable:  123 kB" of /proc/meminfo, in bytes; 0 if there is none.
-uint64_t memory_line(std::string_view key) {
-  std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with(key)) return std::strtoull(line.c_str() + key.size(), nullptr, 10) * 1024;
-  }
-  return 0;
+// A line of /proc/meminfo; 0 if there is none.
+uint64_t memory_line(std::string_view name) {
+  return proc_bytes("/proc/meminfo", name).value_or(0);
 }
 
 void check_device(size_t index) {

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -20,23 +19,19 @@
 #endif
 
 namespace speech {
-namespace {
 
-// A size of /proc/self/status, in bytes: "VmHWM:".
-std::optional<uint64_t> status_bytes(const char* name) {
-  std::ifstream status("/proc/self/status");
-  for (std::string key; status >> key;) {
+std::optional<uint64_t> proc_bytes(const char* path, std::string_view name) {
+  std::ifstream file(path);
+  for (std::string key; file >> key;) {
     uint64_t kilobytes = 0;
-    if (key == name && status >> kilobytes) return kilobytes * 1024;
-    status.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+    if (key == name && file >> kilobytes) return kilobytes * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   return std::nullopt;
 }
 
-}  // namespace
-
 uint64_t peak_resident_bytes() {
-  if (auto bytes = status_bytes("VmHWM:")) return *bytes;
+  if (auto bytes = proc_bytes("/proc/self/status", "VmHWM:")) return *bytes;
   // It would also count the program that started this one.
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -44,7 +39,7 @@ uint64_t peak_resident_bytes() {
 }
 
 uint64_t resident_file_bytes() {
-  return status_bytes("RssFile:").value_or(0);
+  return proc_bytes("/proc/self/status", "RssFile:").value_or(0);
 }
 
 uint64_t resident_bytes() {

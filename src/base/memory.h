@@ -1,9 +1,11 @@
-// Memory of this process.
+// Memory of this process and of its system.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,10 @@ uint64_t peak_resident_bytes();
 // Of what is resident now, pages of mapped files: the program, its libraries, mapped weights; 0
 // where the system does not say.
 uint64_t resident_file_bytes();
+
+// A size in a file of /proc, in bytes, by its whole name: ("/proc/self/status", "VmHWM:"). Nothing
+// where there is none.
+std::optional<uint64_t> proc_bytes(const char* path, std::string_view name);
 
 // Gives memory that was freed back to the system, where the C library keeps it.
 void trim_memory();
